@@ -1,0 +1,96 @@
+"""The library under test, and the hooks of `_core` that only measuring needs. Nothing else here touches
+`_core`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+
+
+def problem(n: int, k: int, d_dtype=torch.bfloat16, batch_invariant: bool = False):
+    return _core.GemmProblem(n=n, k=k, d_dtype=d_dtype, batch_invariant=batch_invariant)
+
+
+def profile_name() -> str:
+    return _core.device_profile_name(torch.cuda.current_device())
+
+
+def chosen_plan(asked, m: int):
+    return _core.plan(asked, m, profile_name())
+
+
+def all_plans(asked, max_rows: int | None = None) -> list:
+    return _core.all_plans(asked, profile_name(), max_rows)
+
+
+def candidates(asked, m: int) -> list[tuple]:
+    """(plan, predicted microseconds, why), best first."""
+    found = _core.candidates(asked, m, profile_name())
+    return [(row["plan"], row["predicted_us"], row["why"]) for row in found]
+
+
+def compile_plan(plan) -> dict:
+    """Finds or compiles it; the GIL is free meanwhile. Has `origin` (memory, disk, compiled) and
+    `milliseconds`."""
+    return _core.get_or_compile(_core.emit(plan), str(plan))
+
+
+def load_plan(plan) -> None:
+    _core.load_plan(plan, torch.cuda.current_device())
+
+
+def compile_ahead(problems: Iterable, max_rows: int | None = None, plans: Iterable = ()) -> int:
+    """Compiles every plan of the problems on all cores; returns their number."""
+    wanted = {str(plan): plan for plan in plans}
+    for asked in problems:
+        wanted.update((str(plan), plan) for plan in all_plans(asked, max_rows))
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
+        list(pool.map(compile_plan, wanted.values()))
+    return len(wanted)
+
+
+def gemm(operands, d, **options) -> None:
+    dg.fp8_gemm_nt((operands.a, operands.sfa), (operands.b, operands.sfb), d, **options)
+
+
+def launch_with_plan(plan, operands, d, *, c=None, bias=None, alpha: float = 1.0) -> None:
+    """Runs this plan, whether or not the planner would choose it."""
+    _core.launch_with_plan(plan, operands.a, operands.sfa, operands.b, operands.sfb, d, c, bias, alpha)
+
+
+def bare_launch_us(operands, d, count: int) -> float:
+    """Microseconds a driver launch of the kernel that this call runs: arguments prepared once, nothing else
+    done."""
+    gemm(operands, d)
+    return _core.repeat_last_launch_ns(count) / 1e3
+
+
+def torch_op():
+    return torch.ops.deep_gemm_jit.fp8_gemm_nt.default
+
+
+@contextmanager
+def batch_invariant(on: bool = True):
+    before = _core.get_batch_invariant()
+    _core.set_batch_invariant(on)
+    try:
+        yield
+    finally:
+        _core.set_batch_invariant(before)
+
+
+@contextmanager
+def pdl(on: bool = True):
+    before = _core.get_pdl()
+    _core.set_pdl(on)
+    try:
+        yield
+    finally:
+        _core.set_pdl(before)

@@ -1,0 +1,24 @@
+// What the files of bindings/ share. This is the only folder that sees Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "base/error.hpp"
+
+namespace dgj::bindings {
+
+namespace py = pybind11;
+
+void bind_errors(py::module_& m);
+void bind_log(py::module_& m);
+void bind_plan(py::module_& m);
+void bind_compile(py::module_& m);
+void bind_settings(py::module_& m);
+void bind_ops(py::module_& m);
+
+// Sets the Python exception that stands for `error`; for code that talks to the raw C API.
+void set_python_error(const Error& error) noexcept;
+// The same for whatever is being handled; call it inside a catch block.
+void set_python_error_from_current_exception() noexcept;
+
+}  // namespace dgj::bindings

@@ -1,0 +1,46 @@
+// Process-wide settings, the environment table and what the driver says of itself.
+#include <pybind11/stl.h>
+
+#include "base/env.hpp"
+#include "base/version.hpp"
+#include "bindings/bindings.hpp"
+#include "runtime/runtime.hpp"
+
+namespace dgj::bindings {
+namespace {
+
+using Release = py::call_guard<py::gil_scoped_release>;
+
+py::list env_table() {
+    py::list list;
+    for (const EnvVar* variable : env::table()) {
+        const auto value = env::get(*variable);
+        py::dict d;
+        d["name"] = variable->name;
+        d["meaning"] = variable->meaning;
+        d["value"] = value ? py::object(py::str(*value)) : py::object(py::none());
+        list.append(d);
+    }
+    return list;
+}
+
+}  // namespace
+
+void bind_settings(py::module_& m) {
+    m.attr("__version__") = kPackageVersion;
+    m.def("env_table", &env_table);
+    m.def("set_num_sms", &runtime::set_num_sms, py::arg("num_sms"));
+    m.def("get_num_sms", &runtime::get_num_sms, py::arg("device"), Release());
+    m.def("set_pdl", &runtime::set_pdl, py::arg("enabled"));
+    m.def("get_pdl", &runtime::get_pdl);
+    m.def("set_batch_invariant", &runtime::set_batch_invariant, py::arg("enabled"));
+    m.def("get_batch_invariant", &runtime::get_batch_invariant);
+    m.def("driver_version", &runtime::driver_version, Release());
+    m.def(
+        "device_profile_name", [](int device) { return std::string(runtime::device_profile(device).name); },
+        py::arg("device"), Release());
+    m.def("repeat_last_launch_ns", &runtime::repeat_last_launch_ns, py::arg("times"));
+    m.def("null_call_ns", &runtime::null_call_ns, py::arg("times"));
+}
+
+}  // namespace dgj::bindings

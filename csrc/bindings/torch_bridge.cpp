@@ -1,0 +1,340 @@
+#include "bindings/torch_bridge.hpp"
+
+#include <array>
+#include <string_view>
+
+#include "bindings/dlpack_abi.hpp"
+
+namespace dgj::bindings {
+namespace {
+
+// Objects of torch, by the key under which ops.py passes them. Owned for the life of the process.
+struct TorchParts {
+    PyObject* tensor_type = nullptr;
+    PyObject* parameter_type = nullptr;
+    PyObject* disabled_dispatch = nullptr;  // the __torch_dispatch__ of a class that has none
+    PyObject* disabled_function = nullptr;  // the same for __torch_function__
+    PyObject* dispatch_depth = nullptr;     // () -> int, active torch-dispatch modes
+    PyObject* function_depth = nullptr;     // () -> int, active torch-function modes
+    PyObject* is_tracing = nullptr;         // () -> bool, torch.jit.trace
+    PyObject* grad_enabled = nullptr;       // () -> bool
+    PyObject* profiler_globals = nullptr;   // dict with _is_profiler_enabled
+    PyObject* compiler_globals = nullptr;   // dict with _is_compiling_flag
+    PyObject* is_neg = nullptr;             // (tensor) -> bool
+    PyObject* exchange_capsule = nullptr;   // torch.Tensor.__dlpack_c_exchange_api__
+    PyObject* describe = nullptr;           // (tensor) -> ints, where there is no exchange table
+    PyObject* stream_of = nullptr;          // (device index) -> int, the same
+    PyObject* fp8_gemm_nt = nullptr;        // the torch op
+};
+
+struct PartName {
+    const char* key;
+    PyObject* TorchParts::* member;
+    bool optional;  // None: this torch lacks it, so every call goes to the dispatcher
+};
+constexpr std::array<PartName, 15> kParts = {{
+    {"tensor_type", &TorchParts::tensor_type, false},
+    {"parameter_type", &TorchParts::parameter_type, false},
+    {"disabled_dispatch", &TorchParts::disabled_dispatch, true},
+    {"disabled_function", &TorchParts::disabled_function, true},
+    {"dispatch_depth", &TorchParts::dispatch_depth, true},
+    {"function_depth", &TorchParts::function_depth, true},
+    {"is_tracing", &TorchParts::is_tracing, true},
+    {"grad_enabled", &TorchParts::grad_enabled, false},
+    {"profiler_globals", &TorchParts::profiler_globals, true},
+    {"compiler_globals", &TorchParts::compiler_globals, true},
+    {"is_neg", &TorchParts::is_neg, true},
+    {"exchange_capsule", &TorchParts::exchange_capsule, true},
+    {"describe", &TorchParts::describe, false},
+    {"stream_of", &TorchParts::stream_of, false},
+    {"fp8_gemm_nt", &TorchParts::fp8_gemm_nt, false},
+}};
+
+TorchParts g_torch;
+bool g_attached = false;
+bool g_can_skip_dispatcher = false;  // every probe and the exchange table are there
+const dlpack::ExchangeApi* g_api = nullptr;
+
+PyObject* g_profiler_key = nullptr;
+PyObject* g_compiling_key = nullptr;
+PyObject* g_requires_grad_key = nullptr;
+
+const dlpack::ExchangeApi* find_api(PyObject* capsule) {
+    if (capsule == nullptr || !PyCapsule_IsValid(capsule, dlpack::kCapsuleName)) return nullptr;
+    auto* header = static_cast<const dlpack::ApiHeader*>(PyCapsule_GetPointer(capsule, dlpack::kCapsuleName));
+    while (header != nullptr && header->major != dlpack::kMajor) header = header->older;
+    const auto* api = reinterpret_cast<const dlpack::ExchangeApi*>(header);
+    const bool usable = api != nullptr && api->tensor_from_object != nullptr &&
+                        api->current_work_stream != nullptr;
+    return usable ? api : nullptr;
+}
+
+// ---- types --------------------------------------------------------------------------------------
+
+struct KnownType {
+    PyTypeObject* type = nullptr;  // owned, so that the address cannot come to mean another type
+    TensorKind kind = TensorKind::kOther;
+    bool has_function_hook = false;  // its __torch_function__ is Python code
+};
+std::array<KnownType, 32> g_types;  // by address; a collision just decides again
+
+bool attribute_is(PyTypeObject* type, const char* name, PyObject* expected) {
+    PyObject* value = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), name);
+    if (value == nullptr) PyErr_Clear();
+    const bool same = value != nullptr && value == expected;
+    Py_XDECREF(value);
+    return same;
+}
+
+KnownType& known_type(PyTypeObject* type) {
+    KnownType& slot = g_types[(reinterpret_cast<std::uintptr_t>(type) >> 5) % g_types.size()];
+    if (slot.type == type) return slot;
+    KnownType found;
+    if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(g_torch.tensor_type)) == 0) {
+        found.kind = TensorKind::kOther;
+    } else if (reinterpret_cast<PyObject*>(type) == g_torch.tensor_type ||
+               reinterpret_cast<PyObject*>(type) == g_torch.parameter_type) {
+        found.kind = TensorKind::kPlain;
+    } else if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(g_torch.parameter_type)) != 0 &&
+               attribute_is(type, "__torch_dispatch__", g_torch.disabled_dispatch)) {
+        found.kind = TensorKind::kParameter;
+        found.has_function_hook = !attribute_is(type, "__torch_function__", g_torch.disabled_function);
+    } else {
+        found.kind = TensorKind::kSubclass;
+    }
+    Py_INCREF(type);
+    found.type = type;
+    PyTypeObject* old = slot.type;
+    slot = found;
+    Py_XDECREF(old);
+    return slot;
+}
+
+// ---- probes -------------------------------------------------------------------------------------
+
+// A probe that fails answers "yes": the dispatcher then says what is wrong.
+bool is_true(PyObject* result) {
+    if (result == Py_False)
+        return false;  // Py_False and Py_True need no count here: both are immortal or still held
+    if (result == nullptr) PyErr_Clear();
+    return true;
+}
+
+bool call_is_true(PyObject* probe) {
+    PyObject* result = PyObject_CallNoArgs(probe);
+    const bool yes = is_true(result);
+    Py_XDECREF(result);
+    return yes;
+}
+
+bool call_is_nonzero(PyObject* probe) {
+    PyObject* result = PyObject_CallNoArgs(probe);
+    if (result == nullptr) {
+        PyErr_Clear();
+        return true;
+    }
+    const bool nonzero = PyLong_AsLong(result) != 0;
+    Py_DECREF(result);
+    return nonzero;
+}
+
+bool flag_is_set(PyObject* globals, PyObject* key) {
+    PyObject* value = PyDict_GetItemWithError(globals, key);  // borrowed
+    if (value == nullptr) PyErr_Clear();
+    return value != Py_False;
+}
+
+// ---- lazily negated views -----------------------------------------------------------------------
+
+// Asking costs as much as reading the tensor, and microseconds where __torch_function__ is Python code, as it
+// is for the weights of serving frameworks.
+struct AskedTensor {
+    PyObject* weak = nullptr;
+    PyObject* tensor = nullptr;  // borrowed; valid only while `weak` says so
+};
+std::array<AskedTensor, 1024> g_asked;
+
+bool alive(const AskedTensor& asked) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* object = nullptr;
+    const bool yes = PyWeakref_GetRef(asked.weak, &object) == 1;
+    const bool same = yes && object == asked.tensor;
+    Py_XDECREF(object);
+    return same;
+#else
+    return PyWeakref_GetObject(asked.weak) == asked.tensor;
+#endif
+}
+
+bool ask_is_neg(PyObject* tensor) {
+    PyObject* result = PyObject_CallOneArg(g_torch.is_neg, tensor);
+    const bool yes = is_true(result);
+    Py_XDECREF(result);
+    return yes;
+}
+
+bool ask_is_neg_once(PyObject* tensor) {
+    AskedTensor& slot = g_asked[(reinterpret_cast<std::uintptr_t>(tensor) >> 4) % g_asked.size()];
+    if (slot.tensor == tensor && alive(slot)) return false;
+    if (ask_is_neg(tensor)) return true;
+    PyObject* weak = PyWeakref_NewRef(tensor, nullptr);
+    if (weak == nullptr) {
+        PyErr_Clear();
+        return false;
+    }
+    PyObject* old = slot.weak;
+    slot = {weak, tensor};
+    Py_XDECREF(old);
+    return false;
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+DType dtype_of(const dlpack::DataType& t) {
+    if (t.lanes != 1) return DType::kUnknown;
+    switch (t.code) {
+        case dlpack::kFloat8E4M3Fn: return DType::kE4M3;
+        case dlpack::kFloat8E5M2: return DType::kE5M2;
+        case dlpack::kFloat8E8M0: return DType::kE8M0;
+        case dlpack::kBfloat: return t.bits == 16 ? DType::kBF16 : DType::kUnknown;
+        case dlpack::kFloat:
+            return t.bits == 32   ? DType::kF32
+                   : t.bits == 16 ? DType::kF16
+                   : t.bits == 64 ? DType::kF64
+                                  : DType::kUnknown;
+        case dlpack::kInt:
+            return t.bits == 8    ? DType::kI8
+                   : t.bits == 32 ? DType::kI32
+                   : t.bits == 64 ? DType::kI64
+                                  : DType::kUnknown;
+        case dlpack::kUInt: return t.bits == 8 ? DType::kU8 : DType::kUnknown;
+        default: return DType::kUnknown;
+    }
+}
+
+Device device_of(const dlpack::Device& d) {
+    switch (d.type) {
+        case dlpack::kCpu:
+        case dlpack::kCudaHost: return {Device::Type::kCpu, 0};
+        case dlpack::kCuda: return {Device::Type::kCuda, d.id};
+        default: return {Device::Type::kOther, d.id};
+    }
+}
+
+bool has_elements(const TensorView& view) {
+    for (int i = 0; i < view.ndim; ++i)
+        if (view.shape[static_cast<std::size_t>(i)] == 0) return false;
+    return true;
+}
+
+ReadResult finish(const TensorView& view) {
+    return view.data == nullptr && has_elements(view) ? ReadResult::kNoData : ReadResult::kOk;
+}
+
+ReadResult read_through_table(PyObject* tensor, TensorView& view) {
+    dlpack::Tensor t;
+    if (g_api->tensor_from_object(tensor, &t) != 0) return ReadResult::kFailed;
+    view.ndim = t.ndim;
+    view.dtype = dtype_of(t.dtype);
+    view.device = device_of(t.device);
+    if (t.ndim > TensorView::kMaxDims) return ReadResult::kTooMany;
+    view.data = static_cast<char*>(t.data) + t.byte_offset;
+    std::int64_t row_major = 1;
+    for (int i = t.ndim - 1; i >= 0; --i) {
+        const auto at = static_cast<std::size_t>(i);
+        view.shape[at] = t.shape[i];
+        view.stride[at] = t.strides != nullptr ? t.strides[i] : row_major;
+        row_major *= t.shape[i];
+    }
+    return finish(view);
+}
+
+// describe() returns (data_ptr, dtype code, device type, device index, ndim, *shape, *strides); the codes are
+// our enums.
+ReadResult read_through_python(PyObject* tensor, TensorView& view) {
+    PyObject* ints = PyObject_CallOneArg(g_torch.describe, tensor);
+    if (ints == nullptr) return ReadResult::kFailed;
+    const auto at = [&](Py_ssize_t i) { return PyLong_AsLongLong(PyTuple_GET_ITEM(ints, i)); };
+    view.data = PyLong_AsVoidPtr(PyTuple_GET_ITEM(ints, 0));
+    view.dtype = static_cast<DType>(at(1));
+    view.device = {static_cast<Device::Type>(at(2)), static_cast<int>(at(3))};
+    view.ndim = static_cast<int>(at(4));
+    const bool too_many = view.ndim > TensorView::kMaxDims;
+    for (int i = 0; i < view.ndim && !too_many; ++i) {
+        view.shape[static_cast<std::size_t>(i)] = at(5 + i);
+        view.stride[static_cast<std::size_t>(i)] = at(5 + view.ndim + i);
+    }
+    Py_DECREF(ints);
+    if (PyErr_Occurred() != nullptr) return ReadResult::kFailed;
+    return too_many ? ReadResult::kTooMany : finish(view);
+}
+
+}  // namespace
+
+TensorKind kind_of(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    if (reinterpret_cast<PyObject*>(type) == g_torch.tensor_type) return TensorKind::kPlain;
+    return known_type(type).kind;
+}
+
+bool torch_attached() { return g_attached; }
+
+PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
+    if (g_attached) Py_RETURN_NONE;
+    if (PyDict_Check(parts) == 0) return PyErr_Format(PyExc_TypeError, "attach_torch: parts must be a dict");
+    TorchParts found;
+    bool complete = true;
+    for (const PartName& part : kParts) {
+        PyObject* value = PyDict_GetItemString(parts, part.key);  // borrowed
+        if (value == nullptr || (value == Py_None && !part.optional))
+            return PyErr_Format(PyExc_ValueError, "attach_torch: '%s' is missing", part.key);
+        if (value == Py_None) complete = false;
+        else found.*part.member = Py_NewRef(value);
+    }
+    g_profiler_key = PyUnicode_InternFromString("_is_profiler_enabled");
+    g_compiling_key = PyUnicode_InternFromString("_is_compiling_flag");
+    g_requires_grad_key = PyUnicode_InternFromString("requires_grad");
+    if (g_profiler_key == nullptr || g_compiling_key == nullptr || g_requires_grad_key == nullptr)
+        return nullptr;
+    g_torch = found;
+    g_api = find_api(found.exchange_capsule);
+    g_can_skip_dispatcher = complete && g_api != nullptr;
+    g_attached = true;
+    Py_RETURN_NONE;
+}
+
+bool dispatcher_needed() {
+    return !g_can_skip_dispatcher || call_is_nonzero(g_torch.dispatch_depth) ||
+           call_is_nonzero(g_torch.function_depth) || flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
+           flag_is_set(g_torch.compiler_globals, g_compiling_key) || call_is_true(g_torch.is_tracing);
+}
+
+bool is_lazy_negation(PyObject* tensor, bool long_lived) {
+    return long_lived || known_type(Py_TYPE(tensor)).has_function_hook ? ask_is_neg_once(tensor)
+                                                                       : ask_is_neg(tensor);
+}
+
+bool wants_grad(PyObject* tensor) {
+    if (!call_is_true(g_torch.grad_enabled)) return false;
+    PyObject* value = PyObject_GetAttr(tensor, g_requires_grad_key);
+    const bool yes = is_true(value);
+    Py_XDECREF(value);
+    return yes;
+}
+
+ReadResult read_tensor(PyObject* tensor, TensorView& view) {
+    return g_api != nullptr ? read_through_table(tensor, view) : read_through_python(tensor, view);
+}
+
+bool current_stream(const Device& device, void** stream) {
+    if (g_api != nullptr) return g_api->current_work_stream(dlpack::kCuda, device.index, stream) == 0;
+    PyObject* value = PyObject_CallFunction(g_torch.stream_of, "i", device.index);
+    if (value == nullptr) return false;
+    *stream = PyLong_AsVoidPtr(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() == nullptr;
+}
+
+PyObject* fp8_gemm_nt_op() { return g_torch.fp8_gemm_nt; }
+
+}  // namespace dgj::bindings

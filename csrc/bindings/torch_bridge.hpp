@@ -1,0 +1,56 @@
+// What the fast path needs of torch, without a torch header: how to tell that a call may skip the dispatcher,
+// and how to read a tensor. deep_gemm_jit/ops.py hands over the Python objects once, when torch is there;
+// until then nothing is set.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+#include "problem/types.hpp"
+
+namespace dgj::bindings {
+
+enum class TensorKind : std::uint8_t {
+    kPlain,      // torch.Tensor or torch.nn.Parameter itself: torch runs none of its hooks
+    kParameter,  // a subclass of Parameter that leaves __torch_dispatch__ alone (weights of serving
+                 // frameworks)
+    kSubclass,   // any other subclass: the dispatcher decides
+    kOther,      // no tensor at all
+};
+
+// Decided once for each type and remembered.
+TensorKind kind_of(PyObject* object);
+
+bool torch_attached();
+PyObject* attach_torch(PyObject* module, PyObject* parts);  // METH_O; see the table in torch_bridge.cpp for
+                                                            // `parts`
+
+// True when something that only the dispatcher serves may be active: a dispatch or function mode, tracing,
+// compiling, a profiler; or when this torch lacks a way to tell. A functorch transform is not asked for: it
+// matters only to the tensors that it wraps, and those cannot be read (read_tensor says kFailed or kNoData).
+bool dispatcher_needed();
+
+// A view whose memory holds the negated values. Only for kPlain and kParameter. A long-lived tensor is asked
+// once: it is remembered through a weak reference (one that becomes a negated view later, through .data, is
+// not noticed).
+bool is_lazy_negation(PyObject* tensor, bool long_lived);
+
+// d is written behind autograd's back, which is an error where autograd would have to follow it.
+bool wants_grad(PyObject* tensor);  // grad mode is on and the tensor requires grad
+
+enum class ReadResult {
+    kOk,
+    kFailed,   // torch could not describe it (no memory of its own, a wrapper): a Python error is set
+    kNoData,   // it has elements but no memory; no error is set
+    kTooMany,  // more dimensions than any operation takes; the view has ndim and nothing else
+};
+ReadResult read_tensor(PyObject* tensor, TensorView& view);
+
+// The current stream of torch on that device. False with a Python error set.
+bool current_stream(const Device& device, void** stream);
+
+// torch.ops.deep_gemm_jit.<name>: what serves a call that needs the dispatcher.
+PyObject* fp8_gemm_nt_op();
+
+}  // namespace dgj::bindings

@@ -1,0 +1,164 @@
+#include "cache/roots.hpp"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "base/env.hpp"
+#include "cache/key.hpp"
+
+namespace dgj {
+namespace {
+
+constexpr const char* kOurFolder = "/deep_gemm_jit";
+constexpr mode_t kOthersMayWrite = 022;
+
+std::vector<std::string> split(const std::string& text, char separator) {
+    std::vector<std::string> parts(1);
+    for (char c : text) {
+        if (c == separator) parts.emplace_back();
+        else parts.back() += c;
+    }
+    return parts;
+}
+
+std::string absolute(const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path full = std::filesystem::absolute(path, error);
+    std::string text = error ? path : full.lexically_normal().string();
+    while (text.size() > 1 && text.back() == '/') text.pop_back();
+    return text;
+}
+
+std::string home_of_user(uid_t uid) {
+    std::array<char, 16384> buffer;
+    passwd entry{};
+    passwd* found = nullptr;
+    if (getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return "";
+    return found->pw_dir != nullptr ? found->pw_dir : "";
+}
+
+// The configured list, primary first; an empty primary means "no writable root". `problem`: why there is
+// none.
+std::vector<std::string> configured(Fs& fs, std::string& problem) {
+    std::vector<std::string> roots;
+    if (const auto value = env::get(env::kCacheDir)) {
+        for (const std::string& part : split(*value, ':'))
+            roots.push_back(part.empty() ? "" : absolute(part));
+        return roots;
+    }
+    if (const auto value = env::get(env::kDgCacheDir); value && !value->empty()) {
+        for (const std::string& part : split(*value, ':')) {
+            roots.push_back(part.empty() ? "" : absolute(part) + kOurFolder);
+        }
+        return roots;
+    }
+    // The XDG convention: a relative value is invalid and ignored.
+    if (const auto value = env::get(env::kXdgCacheHome); value && value->starts_with('/')) {
+        return {absolute(*value) + kOurFolder};
+    }
+    std::string home = env::get(env::kHome).value_or("");
+    if (home.empty()) home = home_of_user(fs.euid());
+    struct stat info{};
+    // A home that does not exist, or is somebody else's (sudo, containers), is never created or written to.
+    if (home.empty()) {
+        problem = "there is no home folder";
+    } else if (fs.stat(home, info) != 0) {
+        problem = fmt::format("the home folder {}: {}", home, errno_text(errno));
+    } else if (!S_ISDIR(info.st_mode) || info.st_uid != fs.euid()) {
+        problem = fmt::format("the home folder {} is not a folder of this user", home);
+    } else {
+        return {absolute(home) + "/.cache" + kOurFolder};
+    }
+    problem += "; set DGJ_CACHE_DIR to a folder that this user can write";
+    return {};
+}
+
+enum class Trust { kWritable, kReadOnly, kRefused };
+
+Trust trust(Fs& fs, const std::string& folder, std::string& reason) {
+    struct stat info{};
+    if (fs.lstat(folder, info) != 0) {
+        reason = errno_text(errno);
+        return Trust::kRefused;
+    }
+    if (!S_ISDIR(info.st_mode)) {
+        reason = S_ISLNK(info.st_mode) ? "it is a symbolic link" : "it is not a folder";
+        return Trust::kRefused;
+    }
+    if (info.st_mode & kOthersMayWrite) {
+        reason = fmt::format("its mode is {:04o}: other users may write to it (chmod 700)",
+                             info.st_mode & 07777);
+        return Trust::kRefused;
+    }
+    if (info.st_uid == fs.euid()) return Trust::kWritable;
+    reason = fmt::format("it belongs to user {}, not to {}", info.st_uid, fs.euid());
+    return info.st_uid == 0 ? Trust::kReadOnly : Trust::kRefused;
+}
+
+// Missing parents too. mkdir ignores the mode of a folder that exists, so the caller looks at the result.
+int make_folders(Fs& fs, const std::string& path) {
+    if (fs.mkdir(path, 0700) == 0 || errno == EEXIST) return 0;
+    const std::size_t slash = path.rfind('/');
+    if (errno != ENOENT || slash == std::string::npos || slash == 0) return -1;
+    if (make_folders(fs, path.substr(0, slash)) != 0) return -1;
+    return fs.mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : -1;
+}
+
+}  // namespace
+
+std::string errno_text(int number) { return std::generic_category().message(number); }
+
+std::string version_folder(const std::string& root) { return root + "/v" + kCacheSchema; }
+
+std::string prepare_writable_root(Fs& fs, const std::string& root) {
+    const std::string version = version_folder(root);
+    for (const std::string& folder : {root, version, version + "/tmp"}) {
+        const int made = make_folders(fs, folder);
+        const int number = errno;
+        std::string reason;
+        const Trust level = trust(fs, folder, reason);
+        if (level == Trust::kWritable) continue;
+        if (made != 0 && number != EEXIST) reason = errno_text(number);
+        return fmt::format("{}: {}", folder, reason);
+    }
+    return "";
+}
+
+Roots open_roots(Fs& fs) {
+    Roots roots;
+    std::string problem;
+    const std::vector<std::string> paths = configured(fs, problem);
+    if (!problem.empty()) roots.warnings.push_back(fmt::format("no disk cache: {}", problem));
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+        const std::string& path = paths[i];
+        if (path.empty()) continue;
+        if (i == 0) {
+            const std::string refused = prepare_writable_root(fs, path);
+            if (refused.empty()) {
+                roots.primary = path;
+                roots.read.push_back({.path = path, .writable = true});
+                continue;
+            }
+            roots.warnings.push_back(fmt::format(
+                "the kernel cache can not be written, kernels are kept in memory only: {}", refused));
+        }
+        std::string reason;
+        const bool readable = trust(fs, path, reason) != Trust::kRefused &&
+                              trust(fs, version_folder(path), reason) != Trust::kRefused;
+        if (readable) {
+            roots.read.push_back({.path = path, .writable = false});
+        } else if (i > 0) {
+            roots.warnings.push_back(fmt::format("the cache folder {} is not used: {}", path, reason));
+        }
+    }
+    return roots;
+}
+
+}  // namespace dgj

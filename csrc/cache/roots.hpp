@@ -1,0 +1,34 @@
+// Which folders the cache uses, and whether they can be trusted: what lies in them will run on the GPU.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cache/fs.hpp"
+
+namespace dgj {
+
+struct Root {
+    std::string path;  // as configured, absolute; entries lie in path/v<schema>
+    bool writable = false;
+};
+
+struct Roots {
+    std::vector<Root> read;             // in the order of look-up; the first may be the writable one
+    std::string primary;                // the writable root, "" when there is none
+    std::vector<std::string> warnings;  // why a configured root is not used, or only read
+};
+
+// Reads the environment: DGJ_CACHE_DIR as primary:seed:seed, else DG_JIT_CACHE_DIR with deep_gemm_jit below
+// each, else XDG_CACHE_HOME/deep_gemm_jit, else ~/.cache/deep_gemm_jit. Creates the primary root if needed.
+Roots open_roots(Fs& fs);
+
+// Creates root and the folders that publishing needs, all 0700, and checks them. "" or why it is refused.
+std::string prepare_writable_root(Fs& fs, const std::string& root);
+
+std::string version_folder(const std::string& root);
+
+// "no such file or directory" and the like, for messages.
+std::string errno_text(int number);
+
+}  // namespace dgj

@@ -1,0 +1,30 @@
+// What the cache works with. The defaults are the real things; tests put counters, failures and delays in
+// their place.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cache/fs.hpp"
+#include "compile/nvrtc.hpp"
+
+namespace dgj {
+
+struct CacheSeams {
+    Fs* fs = nullptr;
+    std::string package_version;
+    std::function<std::string()> fingerprint;  // of the compiler; throws Error(kCompile) when there is none
+    std::function<std::vector<std::string>(const std::string& arch)> options;
+    std::function<CompileResult(const KernelSource&, const std::string& failed_folder)> compile;
+    // About three times a long compile. After that a waiter compiles for itself: the holder may be stopped.
+    std::chrono::milliseconds lock_wait{6000};
+};
+
+CacheSeams default_seams();
+
+// Starts the cache of this process anew with these. Not while other threads use it.
+void set_cache_seams(CacheSeams seams);
+
+}  // namespace dgj

@@ -1,0 +1,19 @@
+// Predicted kernel time of a plan. The constants are measured (docs/notes/plan.md); only their ratios decide.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "plan/plan.hpp"
+
+namespace dgj {
+
+struct Cost {
+    double us = 0;
+    const char* bound = "";       // "tensor core", "dram", "l2", "stream"
+    double per_block_tiles = 0;   // tiles that the busiest block takes
+};
+
+Cost predict(const KernelPlan& plan, std::int64_t m, const DeviceProfile& device);
+
+}  // namespace dgj

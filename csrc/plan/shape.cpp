@@ -1,0 +1,101 @@
+// What follows from a plan: threads, registers, shared-memory layout, tensor-map boxes, grid.
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "plan/plan.hpp"
+
+namespace dgj {
+namespace {
+
+constexpr std::uint32_t kSmemLimit = 232448;  // 227 KiB: opt-in shared memory per block on sm_90
+
+std::uint32_t align(std::uint32_t x, std::uint32_t to) { return (x + to - 1) / to * to; }
+
+std::uint32_t scale_width(std::uint32_t cols) {  // kScaleWidth in sm90/fp8_gemm.cuh
+    for (std::uint32_t width : {128u, 64u, 32u, 16u})
+        if (cols % width == 0) return width;
+    return 8;
+}
+
+SmemLayout gemm_layout(const KernelPlan& plan) {
+    SmemLayout l;
+    const std::uint32_t scales = (plan.tile_rows + plan.tile_cols / scale_width(plan.tile_cols)) * 4;
+    l.col_operand = plan.stages * plan.tile_rows * 128;
+    l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
+    const std::uint32_t ring = 2 * kScaleChunk * scales, barriers = plan.stages * 16 + 32;
+    const std::uint32_t fixed = align(ring, 8) + barriers;
+    if (plan.problem.d_dtype != DType::kF32) {
+        // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
+        const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
+        l.store_boxes = boxes;
+        while (l.store_boxes > 1 &&
+               (boxes % l.store_boxes != 0 ||
+                l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSmemLimit))
+            l.store_boxes--;
+    }
+    l.received = l.staging + plan.warpgroups * l.store_boxes * 8192;
+    l.scales = l.received;
+    l.barriers = align(l.scales + ring, 8);
+    l.bytes = l.barriers + barriers;
+    return l;
+}
+
+SmemLayout swap_ab_layout(const KernelPlan& plan) {
+    SmemLayout l;
+    const std::uint32_t slice = (plan.tile_cols + plan.split_k - 1) / plan.split_k;
+    const std::uint32_t pitch = 68 * 4;  // kPitch in sm90/fp8_gemm_swap_ab.cuh
+    const std::uint32_t scales = plan.stage_blocks * (plan.tile_cols + 4) * 4;
+    l.col_operand = plan.stages * plan.stage_blocks * plan.tile_rows * 128;
+    l.staging = l.col_operand + plan.stages * plan.stage_blocks * plan.tile_cols * 128;
+    l.received = l.staging + plan.warpgroups * slice * plan.split_k * pitch;
+    l.scales = l.received + (plan.split_k > 1 ? plan.warpgroups * plan.split_k * slice * pitch : 0);
+    l.barriers = align(l.scales + plan.stages * scales, 8);
+    l.bytes = l.barriers + plan.stages * 16 + plan.warpgroups * 16;
+    return l;
+}
+
+}  // namespace
+
+KernelShape kernel_shape(const KernelPlan& plan) {
+    KernelShape s;
+    s.threads = 128 * (plan.warpgroups + 1);
+    const bool gemm = plan.family == Family::kGemm;
+    s.cluster = plan.cluster_rows * plan.cluster_cols * plan.split_k;
+    s.smem = gemm ? gemm_layout(plan) : swap_ab_layout(plan);
+    s.smem_bytes = s.smem.bytes;
+    // A block is launched with 65536 / threads registers each, in steps of 8; setmaxnreg moves them between warpgroups.
+    if (plan.warpgroups == 2) s.consumer_registers = 232, s.producer_registers = 40;
+    if (plan.warpgroups == 3) s.consumer_registers = 160, s.producer_registers = 32;
+    if (gemm) {
+        s.a_box_rows = plan.tile_rows / plan.cluster_cols;
+        s.b_box_rows = plan.tile_cols / plan.cluster_rows;
+        s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
+    } else {
+        s.a_box_rows = plan.tile_cols;
+        s.b_box_rows = plan.tile_rows;
+    }
+    return s;
+}
+
+std::uint32_t max_clusters(std::uint32_t sms, std::uint32_t cluster) {
+    if (cluster <= 2) return std::max(1u, sms / cluster);
+    // GPCs of an H100 or H200 have 16 or 18 SMs, and a cluster lies within one.
+    const std::uint32_t gpcs = std::max(1u, sms / 16);
+    return std::max(1u, gpcs * (sms / gpcs / cluster));
+}
+
+std::uint32_t grid_blocks(const KernelPlan& plan, std::int64_t m, std::uint32_t num_sms) {
+    const KernelShape shape = kernel_shape(plan);
+    const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+    const std::int64_t n = plan.problem.n;
+    std::int64_t units;
+    if (plan.family == Family::kGemm)
+        units = ceil_div(ceil_div(m, plan.tile_rows), plan.cluster_rows) *
+                ceil_div(ceil_div(n, plan.tile_cols), plan.cluster_cols);
+    else
+        units = ceil_div(n, plan.tile_rows) * ceil_div(m, plan.tile_cols);
+    const std::int64_t clusters = std::min<std::int64_t>(units, max_clusters(num_sms, shape.cluster));
+    return static_cast<std::uint32_t>(std::max<std::int64_t>(clusters, 1) * shape.cluster);
+}
+
+}  // namespace dgj

@@ -1,0 +1,40 @@
+// One kernel launch, whatever the kernel: grid, cluster and PDL attributes, and the right context.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/load.hpp"
+
+namespace dgj::runtime {
+
+struct LaunchShape {
+    unsigned grid_x = 1, grid_y = 1, grid_z = 1;
+    unsigned threads = 1;
+    unsigned cluster = 1;     // CTAs along x; at most 8, which every device can place
+    unsigned smem_bytes = 0;  // dynamic
+    // Programmatic stream serialisation: the kernel may start before its predecessor ends. Only for kernels
+    // that wait (griddepcontrol.wait) before they touch what the predecessor wrote.
+    bool pdl = false;
+};
+
+// The driver's launch arguments without heap or copies. Not copyable: config points into it.
+class LaunchConfig {
+public:
+    LaunchConfig(const LaunchShape& shape, StreamHandle stream) { fill(shape, stream); }
+    LaunchConfig() = default;
+    LaunchConfig(const LaunchConfig&) = delete;
+    LaunchConfig& operator=(const LaunchConfig&) = delete;
+    void fill(const LaunchShape& shape, StreamHandle stream);
+    const CUlaunchConfig* get() const { return &config_; }
+
+private:
+    CUlaunchConfig config_{};
+    CUlaunchAttribute attributes_[2]{};
+};
+
+// Launches on `stream` of the kernel's device; `params` points to one pointer for each kernel parameter.
+// `what` names the operation in errors. Throws Error(kRuntime).
+void launch(const LoadedKernel& kernel, const LaunchShape& shape, StreamHandle stream, void** params,
+            const char* what);
+
+}  // namespace dgj::runtime

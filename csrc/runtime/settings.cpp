@@ -1,0 +1,51 @@
+// DeepGEMM's process-wide settings, and one of ours. Atomics: each call reads them once.
+#include <algorithm>
+#include <atomic>
+
+#include "base/env.hpp"
+#include "base/error.hpp"
+#include "runtime/device.hpp"
+#include "runtime/runtime.hpp"
+
+namespace dgj::runtime {
+namespace {
+
+std::atomic<int> g_num_sms{0};
+std::atomic<bool> g_pdl{false};
+std::atomic<int> g_batch_invariant{-1};  // -1: the environment has not been asked yet
+
+bool batch_invariant_from_env() {
+    return env::flag(env::get(env::kBatchInvariant) ? env::kBatchInvariant : env::kVllmBatchInvariant);
+}
+
+}  // namespace
+
+void set_num_sms(int n) {
+    if (n < 0)
+        fail(ErrorKind::kValue, "set_num_sms: num_sms is {}, must be positive, or 0 for all of the device",
+             n);
+    g_num_sms.store(n, std::memory_order_relaxed);
+}
+
+int get_num_sms(int device) {
+    const int all = static_cast<int>(device_state(device).sms);
+    const int set = g_num_sms.load(std::memory_order_relaxed);
+    return set == 0 ? all : std::min(set, all);
+}
+
+void set_pdl(bool on) { g_pdl.store(on, std::memory_order_relaxed); }
+bool get_pdl() { return g_pdl.load(std::memory_order_relaxed); }
+
+void set_batch_invariant(bool on) { g_batch_invariant.store(on ? 1 : 0, std::memory_order_relaxed); }
+
+bool get_batch_invariant() {
+    const int known = g_batch_invariant.load(std::memory_order_relaxed);
+    if (known >= 0) [[likely]]
+        return known != 0;
+    // A set_batch_invariant that comes between wins: only the unasked state is replaced.
+    int unasked = -1;
+    const int asked = batch_invariant_from_env() ? 1 : 0;
+    return g_batch_invariant.compare_exchange_strong(unasked, asked) ? asked != 0 : unasked != 0;
+}
+
+}  // namespace dgj::runtime

@@ -1,0 +1,61 @@
+// Tensor maps of 2-D row-major tensors, encoded once and reused while address, shape and pitch stay.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "problem/types.hpp"
+
+namespace dgj::runtime {
+
+// Everything that a map depends on. A map is a pure function of it, so a remembered one never goes stale, not
+// even when the address is freed and used again.
+struct TensorMapKey {
+    std::uint64_t address = 0;
+    std::uint64_t rows = 0;
+    std::uint64_t pitch_bytes = 0;
+    std::uint32_t inner = 0;     // elements of a row
+    std::uint16_t box_rows = 0;  // the box is 128 bytes of `inner` times this
+    DType dtype = DType::kUnknown;
+    bool operator==(const TensorMapKey&) const = default;
+};
+
+// FP8 as bytes, others as they are; 128-byte swizzle, 128-byte L2 promotion, zeros outside. `name` is the
+// tensor's name in an error. Throws Error(kRuntime).
+CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name);
+
+// A thread's recent maps of one operand: kSets sets of four, oldest out. All zeros is the empty cache, so
+// that memory from calloc is one and its pages stay untouched until used.
+template <std::size_t kSets>
+class TensorMapCache {
+    static_assert((kSets & (kSets - 1)) == 0, "the set is chosen by the low bits of a hash");
+
+public:
+    const CUtensorMap* find_or_encode(const TensorMapKey& key, const char* name) {
+        // Addresses are multiples of 16 and mostly of 512: multiply, and take high bits.
+        const std::uint64_t hash = (key.address ^ (key.rows << 40) ^ key.inner) * 0x9E3779B97F4A7C15ull;
+        Set& set = sets_[(hash >> 40) & (kSets - 1)];
+        for (std::size_t way = 0; way < kWays; ++way)
+            if (set.keys[way] == key) return &set.maps[way];
+        const std::size_t way = set.next;
+        set.keys[way] = {};  // nothing may be found here if encoding throws
+        set.maps[way] = encode_tensor_map(key, name);
+        set.keys[way] = key;
+        set.next = static_cast<std::uint32_t>((way + 1) % kWays);
+        return &set.maps[way];
+    }
+
+private:
+    static constexpr std::size_t kWays = 4;
+    struct Set {
+        std::array<TensorMapKey, kWays> keys;
+        std::uint32_t next;
+        std::array<CUtensorMap, kWays> maps;
+    };
+    std::array<Set, kSets> sets_;
+};
+
+}  // namespace dgj::runtime

@@ -1,0 +1,126 @@
+"""FP8 matrix multiplication for PyTorch: kernels are compiled for a shape when it is first called.
+
+What a reader can rely on:
+- importing this package imports no torch, opens no CUDA library, reads no environment and makes no file;
+- plan, all_plans, candidates, emit and compile need neither a GPU nor torch;
+- operators (torch.ops.deep_gemm_jit) are registered at once when torch is imported already, else at first
+  use;
+- nothing prints: the logger "deep_gemm_jit" gets every message.
+"""
+
+import importlib
+import logging
+import os
+import sys
+
+from deep_gemm_jit import _core
+from deep_gemm_jit._core import (
+    CompileError,
+    GemmProblem,
+    JitForbiddenError,
+    KernelPlan,
+    KernelSource,
+    __version__,
+    fp8_gemm_nt,
+)
+from deep_gemm_jit.kernels import (
+    Candidate,
+    CompiledKernel,
+    CompileReport,
+    all_plans,
+    candidates,
+    compile,  # noqa: A004  the fourth step of plan, emit, compile, load
+    emit,
+    load,
+    plan,
+    warmup,
+)
+from deep_gemm_jit.settings import (
+    get_batch_invariant,
+    get_num_sms,
+    get_pdl,
+    set_batch_invariant,
+    set_num_sms,
+    set_pdl,
+)
+
+# Modules that need torch, or that only some callers need: imported when a name of theirs is first asked for.
+_LAZY = {
+    "align": "layouts",
+    "cast_back_from_fp8": "quant",
+    "ceil_div": "layouts",
+    "ceil_to_ue8m0": "quant",
+    "get_mn_major_tma_aligned_packed_ue8m0_tensor": "layouts",
+    "get_mn_major_tma_aligned_tensor": "layouts",
+    "get_tma_aligned_size": "layouts",
+    "pack_ue8m0_to_int": "quant",
+    "per_block_cast_to_fp8": "quant",
+    "per_channel_cast_to_fp8": "quant",
+    "per_token_cast_to_fp8": "quant",
+    "transform_sf_into_required_layout": "layouts",
+    "unpack_ue8m0_from_int": "quant",
+}
+_LAZY_MODULES = ("layouts", "ops", "quant", "testing", "utils")
+
+__all__ = [
+    "Candidate",
+    "CompileError",
+    "CompileReport",
+    "CompiledKernel",
+    "GemmProblem",
+    "JitForbiddenError",
+    "KernelPlan",
+    "KernelSource",
+    "__version__",
+    "align",
+    "all_plans",
+    "candidates",
+    "cast_back_from_fp8",
+    "ceil_div",
+    "ceil_to_ue8m0",
+    "compile",
+    "emit",
+    "fp8_gemm_nt",
+    "get_batch_invariant",
+    "get_mn_major_tma_aligned_packed_ue8m0_tensor",
+    "get_mn_major_tma_aligned_tensor",
+    "get_num_sms",
+    "get_pdl",
+    "get_tma_aligned_size",
+    "load",
+    "pack_ue8m0_to_int",
+    "per_block_cast_to_fp8",
+    "per_channel_cast_to_fp8",
+    "per_token_cast_to_fp8",
+    "plan",
+    "set_batch_invariant",
+    "set_num_sms",
+    "set_pdl",
+    "transform_sf_into_required_layout",
+    "unpack_ue8m0_from_int",
+    "warmup",
+]
+
+
+def __getattr__(name: str):
+    module = _LAZY.get(name, name if name in _LAZY_MODULES else None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    loaded = importlib.import_module(f"{__name__}.{module}")
+    if name == module:
+        return loaded
+    value = globals()[name] = getattr(loaded, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__) | set(_LAZY_MODULES))
+
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+# Absolute folders only: a library must never be looked for in the current one.
+_core.set_search_paths([path for path in sys.path if os.path.isabs(path)])
+
+# A torch that is still being imported (and so lacks its library module) is left alone until first use.
+if hasattr(sys.modules.get("torch"), "library"):
+    importlib.import_module("deep_gemm_jit.ops").register()

@@ -1,0 +1,200 @@
+"""The operations as torch operators (namespace deep_gemm_jit), and what the fast path has to know of torch.
+
+register() runs once: at import of deep_gemm_jit where torch is there already, else at the first call. The
+public fp8_gemm_nt runs its operation directly where torch's dispatcher has nothing to do, and calls the
+operator otherwise: under torch-dispatch and torch-function modes (fake tensors, functional tensors, tracing),
+functorch transforms, torch.compile and torch.export, a profiler, for tensor subclasses and for lazily negated
+views. Both ways end in the same C++ function, so they give the same bits.
+
+Operators are defined with define and impl of torch.library. They are forward only: outputs get no grad
+history, and an output that requires grad is refused.
+"""
+
+import sys
+import threading
+from importlib.abc import Loader, MetaPathFinder
+from importlib.util import find_spec
+
+import torch
+
+from deep_gemm_jit import _core
+
+__all__ = ["register"]
+
+_NAMESPACE = "deep_gemm_jit"
+_SCHEMA = (
+    "fp8_gemm_nt(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(a!) d, Tensor? c=None, "
+    "Tensor? bias=None, float alpha=1.0) -> ()"
+)
+
+_lock = threading.RLock()
+_library = None  # must live as long as its operators
+
+
+def register() -> None:
+    """Define the operators and hand torch's parts to the fast path; does nothing the second time."""
+    global _library
+    with _lock:
+        if _library is not None:
+            return
+        library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+        library.define(_SCHEMA)
+        for key in ("CPU", "CUDA"):
+            library.impl("fp8_gemm_nt", _core.run_fp8_gemm_nt, key)
+        torch.library.register_fake(f"{_NAMESPACE}::fp8_gemm_nt", _fake_fp8_gemm_nt, lib=library)
+        _core.attach_torch(_torch_parts())
+        _library = library
+        import deep_gemm_jit.quant  # noqa: F401  registers the casts
+
+        _when_dynamo_is_imported(_register_polyfill)
+
+
+# ---- what the operator does without data ---------------------------------------------------------
+
+
+def _fake_fp8_gemm_nt(a, sfa, b, sfb, d, c=None, bias=None, alpha=1.0) -> None:
+    for name, tensor, rank in (("a[0]", a, 2), ("b[0]", b, 2), ("d", d, 2), ("c", c, 2), ("bias", bias, 1)):
+        if tensor is not None and tensor.dim() != rank:
+            raise ValueError(f"fp8_gemm_nt: {name} has {tensor.dim()} dimensions; it must have {rank}")
+    for name, tensor in (("a[1]", sfa), ("b[0]", b), ("b[1]", sfb), ("d", d), ("c", c), ("bias", bias)):
+        if tensor is not None and tensor.device != a.device:
+            raise TypeError(f"fp8_gemm_nt: {name} is on {tensor.device} but a[0] is on {a.device}")
+    for name, tensor in (("a[0]", a), ("b[0]", b)):
+        if tensor.dtype != torch.float8_e4m3fn:
+            raise TypeError(f"fp8_gemm_nt: {name} has dtype {tensor.dtype}; supported: float8_e4m3fn")
+    for name, tensor in (("a[1]", sfa), ("b[1]", sfb)):
+        if tensor.dtype != torch.float32:
+            raise NotImplementedError(f"fp8_gemm_nt: {name} has dtype {tensor.dtype}; supported: float32")
+    if d.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise TypeError(f"fp8_gemm_nt: d has dtype {d.dtype}; allowed: bfloat16, float16, float32")
+    torch._check(a.shape[1] == b.shape[1], lambda: f"fp8_gemm_nt: a is {a.shape} but b is {b.shape}")
+    torch._check(d.shape[0] == a.shape[0], lambda: f"fp8_gemm_nt: a is {a.shape} but d is {d.shape}")
+    torch._check(d.shape[1] == b.shape[0], lambda: f"fp8_gemm_nt: b is {b.shape} but d is {d.shape}")
+
+
+# ---- what the fast path looks at ------------------------------------------------------------------
+
+# The numbers of dgj::DType and of dgj::Device::Type.
+_DTYPE_CODES = {
+    "float32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int8": 6, "uint8": 7,
+    "int32": 8, "int64": 9, "float64": 10, "float8_e8m0fnu": 11,
+}  # fmt: skip
+_DEVICE_CODES = {"cpu": 0, "cuda": 1}
+_OTHER_DEVICE = 2
+
+
+def _torch_parts() -> dict:
+    """Objects of torch, None where this torch lacks one: the fast path then always asks the dispatcher."""
+
+    def find(path: str):
+        found = torch
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return found
+
+    def module_globals(path: str, flag: str):
+        module = find(path)
+        return vars(module) if hasattr(module, flag) else None
+
+    codes = {getattr(torch, name): code for name, code in _DTYPE_CODES.items() if hasattr(torch, name)}
+
+    def describe(t) -> tuple:
+        device = t.device
+        return (
+            t.data_ptr(), codes.get(t.dtype, 0), _DEVICE_CODES.get(device.type, _OTHER_DEVICE),
+            device.index or 0, t.dim(), *t.shape, *t.stride(),
+        )  # fmt: skip
+
+    def stream_of(device_index: int) -> int:
+        return torch._C._cuda_getCurrentRawStream(device_index)
+
+    return {
+        "tensor_type": torch.Tensor,
+        "parameter_type": torch.nn.Parameter,
+        "disabled_dispatch": find("_C._disabled_torch_dispatch_impl"),
+        "disabled_function": find("_C._disabled_torch_function_impl"),
+        "dispatch_depth": find("_C._len_torch_dispatch_stack"),
+        "function_depth": find("_C._len_torch_function_stack"),
+        "is_tracing": find("_C._is_tracing"),
+        "grad_enabled": torch.is_grad_enabled,
+        "profiler_globals": module_globals("autograd.profiler", "_is_profiler_enabled"),
+        "compiler_globals": module_globals("compiler", "_is_compiling_flag"),
+        "is_neg": find("Tensor.is_neg"),
+        "exchange_capsule": find("Tensor.__dlpack_c_exchange_api__"),
+        "describe": describe,
+        "stream_of": stream_of,
+        "fp8_gemm_nt": torch.ops.deep_gemm_jit.fp8_gemm_nt.default,
+    }
+
+
+# ---- torch.compile --------------------------------------------------------------------------------
+
+
+def _traced_fp8_gemm_nt(
+    a, b, d, c=None, recipe=None, recipe_a=None, recipe_b=None, compiled_dims="nk", disable_ue8m0_cast=False,
+    alpha=None, epilogue=None, *, bias=None,
+):  # fmt: skip
+    # What torch.compile inlines in place of the C function, which it cannot look into.
+    if recipe is not None and tuple(recipe) != (1, 128, 128):
+        raise NotImplementedError("fp8_gemm_nt: recipe: supported: None or (1, 128, 128)")
+    if recipe_a is not None and tuple(recipe_a) != (1, 128):
+        raise NotImplementedError("fp8_gemm_nt: recipe_a: supported: None or (1, 128)")
+    if recipe_b is not None and tuple(recipe_b) != (128, 128):
+        raise NotImplementedError("fp8_gemm_nt: recipe_b: supported: None or (128, 128)")
+    if epilogue is not None:
+        raise NotImplementedError("fp8_gemm_nt: epilogue: supported: None. Use alpha, bias and c")
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        raise TypeError("fp8_gemm_nt: a and b must each be a tuple or list of two: (values, scales)")
+    (a_values, a_scales), (b_values, b_scales) = a, b
+    torch.ops.deep_gemm_jit.fp8_gemm_nt.default(
+        a_values, a_scales, b_values, b_scales, d, c, bias, 1.0 if alpha is None else alpha
+    )
+
+
+def _register_polyfill() -> None:
+    torch.compiler.substitute_in_graph(_core.fp8_gemm_nt)(_traced_fp8_gemm_nt)
+
+
+class _DynamoWatcher(MetaPathFinder):
+    """Runs a callback after torch._dynamo is imported. Importing it here would cost every user a second."""
+
+    def __init__(self, callback):
+        self.callback = callback
+        self.searching = False
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != "torch._dynamo" or self.searching:
+            return None
+        self.searching = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self.searching = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderWithCallback(spec.loader, self)
+        return spec
+
+
+class _LoaderWithCallback(Loader):
+    def __init__(self, loader, watcher: _DynamoWatcher):
+        self.loader = loader
+        self.watcher = watcher
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        if self.watcher in sys.meta_path:
+            sys.meta_path.remove(self.watcher)
+        self.watcher.callback()
+
+
+def _when_dynamo_is_imported(callback) -> None:
+    module = sys.modules.get("torch._dynamo")
+    # A module that is still being imported has no public functions yet; its importer is not ours to wait for.
+    if hasattr(module, "substitute_in_graph"):
+        callback()
+    else:
+        sys.meta_path.insert(0, _DynamoWatcher(callback))

@@ -1,0 +1,326 @@
+// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for many rows: A e4m3 with an fp32 scale per 1x128, B e4m3
+// with one per 128x128. Partial sums of 128 of K come from the tensor core and are promoted: acc += (sfa * sfb) * partial.
+//
+//   warp 0 of the last warpgroup   A, B tiles    --TMA-->       ring of kStages: | A | B |        (128 of K)
+//   warp 1                         sfa, sfb      --cp.async-->  ring of 2:       | sfa | sfb |    (kScaleChunk times 128)
+//                                                                        |
+//   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
+//   and each by itself, as soon as it is done:                  acc -> finish -> shared (swizzled) --TMA--> D
+//
+// Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups that do not wait
+// for one another drift apart by up to a ring of stages, so that one promotes or writes its rows out while others multiply.
+// Scales have a ring of their own, since 4-byte copies with any strides take longer than a stage of tiles is ahead.
+//
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups, kWaves, kStages,
+// kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters, kProducerRegisters, kStoreBoxes, kSmem*.
+// Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is zero-filled by TMA), kTileRows / kClusterCols and
+// kTileCols / kClusterRows multiples of 8 and at most 256; FP32 output is stored from registers.
+#pragma once
+
+#include "parts/gemm_args.cuh"
+#include "parts/output.cuh"
+#include "parts/ring.cuh"
+#include "parts/tile_walk.cuh"
+#include "ptx/base.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace dgj {
+
+constexpr u32 kKBlocks = (kK + 127) / 128;
+constexpr u32 kCluster = kClusterRows * kClusterCols;
+constexpr u32 kABytes = kTileRows * 128, kBBytes = kTileCols * 128;
+constexpr u32 kGroupRows = 64 * kWaves;                                            // rows of one warpgroup
+constexpr u32 kScaleWidth = kTileCols % 128 == 0 ? 128 : kTileCols % 64 == 0 ? 64  // columns that surely share one sfb
+                          : kTileCols % 32 == 0 ? 32 : kTileCols % 16 == 0 ? 16 : 8;
+constexpr u32 kScaleCols = kTileCols / kScaleWidth;
+constexpr u32 kScaleBlocks = (kN + 127) / 128;
+constexpr u32 kScaleBytes = (kTileRows + kScaleCols) * 4;  // of one K block
+constexpr u32 kScaleStages = 2;
+using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
+using Out = OutputType<kOutput>;
+
+struct Shared {  // addresses
+    u32 a, b, d, scales, full, empty, scales_full, scales_empty;
+    DGJ_DEVICE explicit Shared(u32 base)
+        : a(base + kSmemA), b(base + kSmemB), d(base + kSmemD), scales(base + kSmemScales), full(base + kSmemBarriers),
+          empty(full + 8 * kStages), scales_full(empty + 8 * kStages), scales_empty(scales_full + 8 * kScaleStages) {}
+};
+
+// One thread: A and B of each stage. With a cluster each block fetches its share of a common operand for all that need it.
+DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const TensorMap& map_b, u32 m) {
+    Ring<kStages> ring;
+    for (Tiles tiles(m, kN); tiles.valid(); tiles.next()) {
+        u32 row, col;
+        tiles.locate(row, col);
+        DGJ_NO_UNROLL
+        for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
+            const u32 full = smem.full + 8 * ring.stage;
+            const u32 a = smem.a + ring.stage * kABytes, b = smem.b + ring.stage * kBBytes;
+            ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+            ptx::barrier_arrive_expect(full, kABytes + kBBytes);
+            if constexpr (kClusterCols > 1) {
+                constexpr u32 kShare = kTileRows / kClusterCols;
+                const u32 part = tiles.col_in_cluster * kShare;
+                const u16 mask = (u16)(((1u << kClusterCols) - 1) << (tiles.row_in_cluster * kClusterCols));
+                ptx::load_tile_multicast(a + part * 128, &map_a, kb * 128, row + part, full, mask);
+            } else {
+                ptx::load_tile(a, &map_a, kb * 128, row, full);
+            }
+            if constexpr (kClusterRows > 1) {
+                constexpr u32 kShare = kTileCols / kClusterRows;
+                const u32 part = tiles.row_in_cluster * kShare;
+                u32 mask = 0;
+                DGJ_UNROLL
+                for (u32 r = 0; r < kClusterRows; r++) mask |= 1u << (r * kClusterCols);
+                ptx::load_tile_multicast(b + part * 128, &map_b, kb * 128, col + part, full,
+                                         (u16)(mask << tiles.col_in_cluster));
+            } else {
+                ptx::load_tile(b, &map_b, kb * 128, col, full);
+            }
+        }
+        if (tiles.last()) ptx::launch_next_kernel();
+    }
+}
+
+// One warp: the scales, whatever their strides. Rows outside the problem get zero.
+DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
+    const u32 lane = ptx::lane_index();
+    Ring<kScaleStages> ring;
+    for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
+        u32 row, col;
+        tiles.locate(row, col);
+        const u32 scale_block = (col + lane * kScaleWidth) / 128;
+        const bool has_b = lane < kScaleCols && scale_block < kScaleBlocks;
+        const float* sfa = args.sfa + (i64)(row + lane) * args.sfa_stride_m;
+        const float* sfb = args.sfb + (has_b ? (i64)scale_block * args.sfb_stride_n : 0);
+        DGJ_NO_UNROLL
+        for (u32 first = 0; first < kKBlocks; first += kScaleChunk, ring.advance()) {
+            u32 to = smem.scales + ring.stage * kScaleChunk * kScaleBytes;
+            ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+            DGJ_NO_UNROLL
+            for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++, to += kScaleBytes) {
+                DGJ_UNROLL
+                for (u32 i = 0; i < kTileRows; i += 32) {
+                    const bool in = row + lane + i < args.m;
+                    ptx::copy_async4(to + (lane + i) * 4, in ? sfa + (i64)i * args.sfa_stride_m : args.sfa, in);
+                }
+                if (lane < kScaleCols) ptx::copy_async4(to + (kTileRows + lane) * 4, sfb, has_b);
+                sfa += args.sfa_stride_k;
+                sfb += args.sfb_stride_k;
+            }
+            ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
+        }
+    }
+}
+
+// acc += scale * partial. A thread holds columns 8 * chunk + {0, 1} of rows r (elements 0, 1) and r + 8 (2, 3).
+DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], float sfa_low, float sfa_high,
+                        const float (&sfb)[kScaleCols]) {
+    DGJ_UNROLL
+    for (u32 g = 0; g < kScaleCols; g++) {
+        const float low = ptx::mul(sfa_low, sfb[g]), high = ptx::mul(sfa_high, sfb[g]);
+        DGJ_UNROLL
+        for (u32 i = g * kScaleWidth / 2; i < (g + 1) * kScaleWidth / 2; i += 4) {
+            acc[i] = ptx::fma(low, partial[i], acc[i]);
+            acc[i + 1] = ptx::fma(low, partial[i + 1], acc[i + 1]);
+            acc[i + 2] = ptx::fma(high, partial[i + 2], acc[i + 2]);
+            acc[i + 3] = ptx::fma(high, partial[i + 3], acc[i + 3]);
+        }
+    }
+}
+
+struct Rings {
+    Ring<kStages> tiles;
+    Ring<kScaleStages> scales;
+};
+
+// The K loop of one tile for one warpgroup. `row_in_tile` is the first of the two rows of the thread's first wave.
+DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in_tile,
+                         float (&acc)[kWaves][kTileCols / 2]) {
+    const u32 lane = ptx::lane_index();
+    float partial[kTileCols / 2];
+    DGJ_NO_UNROLL
+    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
+        u32 scales = smem.scales + rings.scales.stage * kScaleChunk * kScaleBytes;
+        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        DGJ_NO_UNROLL
+        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++, scales += kScaleBytes) {
+            const u32 stage = rings.tiles.stage;
+            const u64 a = ptx::matrix_descriptor(smem.a + stage * kABytes + group * kGroupRows * 128);
+            const u64 b = ptx::matrix_descriptor(smem.b + stage * kBBytes);
+            ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
+            DGJ_UNROLL
+            for (u32 w = 0; w < kWaves; w++) {
+                const u32 sfa = scales + (row_in_tile + w * 64) * 4;
+                const float sfa_low = ptx::load_shared(sfa), sfa_high = ptx::load_shared(sfa + 32);
+                float sfb[kScaleCols];
+                DGJ_UNROLL
+                for (u32 g = 0; g < kScaleCols; g++) sfb[g] = ptx::load_shared(scales + (kTileRows + g) * 4);
+                ptx::pin_registers(partial);
+                ptx::wgmma_fence();
+                DGJ_UNROLL
+                for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial, a + w * 512 + 2 * k, b + 2 * k, k != 0);
+                ptx::wgmma_commit();
+                ptx::pin_registers(partial);
+                ptx::wgmma_wait<0>();
+                if (w == kWaves - 1) {  // give the stage back to all blocks that write into it
+                    if constexpr (kCluster > 1) {
+                        if (lane < kCluster) ptx::barrier_arrive_remote(smem.empty + 8 * stage, lane);
+                    } else {
+                        if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
+                    }
+                }
+                promote(acc[w], partial, sfa_low, sfa_high, sfb);
+            }
+            rings.tiles.advance();
+        }
+        ptx::sync_warp();  // every lane has read its scales
+        if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    }
+}
+
+// The last step for every element of the tile, in place; elements outside the matrix are left as they are.
+DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
+    if (args.bias == nullptr && args.c == nullptr) {
+        DGJ_UNROLL
+        for (u32 w = 0; w < kWaves; w++) {
+            DGJ_UNROLL
+            for (u32 i = 0; i < kTileCols / 2; i++) acc[w][i] = ptx::mul(acc[w][i], args.alpha);
+        }
+        return;
+    }
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) {
+        DGJ_UNROLL
+        for (u32 i = 0; i < kTileCols / 2; i += 2) {
+            const u32 row = first_row + w * 64 + i % 4 * 4, column = tile_col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
+            if (row >= args.m || column >= kN) continue;
+            acc[w][i] = finish<kOutput>(args, acc[w][i], row, column);
+            acc[w][i + 1] = finish<kOutput>(args, acc[w][i + 1], row, column + 1);
+        }
+    }
+}
+
+// 16-bit output: boxes of 64 rows x 64 columns through shared memory, kStoreBoxes of them at a time.
+//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8)  (the map's 128-byte swizzle)
+DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group, u32 tile_row,
+                             u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
+    constexpr u32 kBoxCols = (kTileCols + 63) / 64, kBoxes = kWaves * kBoxCols;
+    const u32 thread = ptx::thread_index() % 128, warp = thread / 32, lane = thread % 32;
+    const u32 staging = smem.d + group * kStoreBoxes * 8192;
+    DGJ_UNROLL
+    for (u32 first = 0; first < kBoxes; first += kStoreBoxes) {
+        if (thread == 0) ptx::wait_stores_read<0>();
+        ptx::sync_threads(1 + group, 128);
+        DGJ_UNROLL
+        for (u32 slot = 0; slot < kStoreBoxes; slot++) {
+            const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
+            const u32 to = staging + slot * 8192 + (warp * 16 + lane % 16) * 128;
+            DGJ_UNROLL
+            for (u32 chunk = 0; chunk < 8; chunk += 2) {  // two chunks of 8 columns an instruction
+                if (box_col * 64 + chunk * 8 >= kTileCols) break;
+                u32 words[4];
+                DGJ_UNROLL
+                for (u32 i = 0; i < 4; i++) {  // words 0, 1: rows r, r + 8 of the first chunk; 2, 3: of the second
+                    const u32 at = (box_col * 64 + (chunk + i / 2) * 8) / 2 + 2 * (i % 2);
+                    words[i] = Out::pack(acc[w][at], acc[w][at + 1]);
+                }
+                ptx::store_matrix4(to + (((chunk + lane / 16) ^ (lane % 8)) * 16), words[0], words[1], words[2], words[3]);
+            }
+        }
+        ptx::fence_async_shared();
+        ptx::sync_threads(1 + group, 128);
+        if (thread == 0) {
+            DGJ_UNROLL
+            for (u32 slot = 0; slot < kStoreBoxes; slot++) {
+                const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
+                const u32 row = tile_row + group * kGroupRows + w * 64, col = tile_col + box_col * 64;
+                if (row < args.m && col < kN) ptx::store_tile(&map_d, staging + slot * 8192, col, row);
+            }
+            ptx::commit_stores();
+        }
+    }
+}
+
+// FP32 output: four lanes of a quad write 32 contiguous bytes, a whole sector.
+DGJ_DEVICE void store_from_registers(const GemmArgs& args, u32 first_row, u32 tile_col,
+                                     float (&acc)[kWaves][kTileCols / 2]) {
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) {
+        DGJ_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            const u32 row = first_row + w * 64 + 8 * half;
+            if (row >= args.m) continue;
+            float* d = (float*)args.d + (i64)row * args.ldd;
+            DGJ_UNROLL
+            for (u32 i = 0; i < kTileCols / 2; i += 4) {
+                const u32 n = tile_col + 2 * i + ptx::lane_index() % 4 * 2;
+                if (n < kN) ptx::store_global2(d + n, acc[w][i + 2 * half], acc[w][i + 2 * half + 1]);
+            }
+        }
+    }
+}
+
+DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group) {
+    const u32 thread = ptx::thread_index() % 128;
+    const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
+    Rings rings;
+    for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
+        u32 row, col;
+        tiles.locate(row, col);
+        float acc[kWaves][kTileCols / 2] = {};
+        multiply(smem, rings, group, row_in_tile, acc);
+        finish_tile(args, row + row_in_tile, col, acc);
+        if constexpr (kOutput == Output::kF32) store_from_registers(args, row + row_in_tile, col, acc);
+        else store_by_tma(smem, map_d, args, group, row, col, acc);
+    }
+    if (kOutput != Output::kF32 && thread == 0) ptx::wait_stores_done();
+}
+
+DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_d, const GemmArgs& args) {
+    const Shared smem(ptx::shared_base());
+    const u32 warp = ptx::warp_index(), group = warp / 4;
+    if (warp == 0 && ptx::lane_index() == 0) {
+        if constexpr (kKBlocks > 0) {
+            ptx::prefetch_map(&map_a);
+            ptx::prefetch_map(&map_b);
+        }
+        if constexpr (kOutput != Output::kF32) ptx::prefetch_map(&map_d);
+        for (u32 s = 0; s < kStages; s++) {
+            ptx::barrier_init(smem.full + 8 * s, 1);
+            ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups * kCluster);
+        }
+        for (u32 s = 0; s < kScaleStages; s++) {
+            ptx::barrier_init(smem.scales_full + 8 * s, 32);  // each lane of the scale warp
+            ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
+        }
+        ptx::fence_barrier_init();
+    }
+    if constexpr (kCluster > 1) ptx::sync_cluster();
+    else ptx::sync_block();
+    ptx::wait_for_prior_kernels();
+
+    if (group == kWarpgroups) {
+        if constexpr (kProducerRegisters != 0) ptx::lower_registers<kProducerRegisters>();
+        if (warp == 4 * kWarpgroups) {
+            if (ptx::lane_index() == 0) produce_tiles(smem, map_a, map_b, args.m);
+        } else if (warp == 4 * kWarpgroups + 1) {
+            produce_scales(smem, args);
+        }
+    } else {
+        if constexpr (kConsumerRegisters != 0) ptx::raise_registers<kConsumerRegisters>();
+        consume(smem, map_d, args, group);
+    }
+    if constexpr (kCluster > 1) {  // no block leaves while another may still write to it or arrive on it
+        ptx::sync_warp();
+        ptx::sync_cluster();
+    }
+}
+
+}  // namespace dgj

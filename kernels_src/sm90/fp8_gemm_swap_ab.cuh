@@ -1,0 +1,327 @@
+// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for few rows: the same arithmetic and the same bits as
+// fp8_gemm.cuh, but the weights B are the 64-row operand of WGMMA and the tokens A its N (in steps of 8), so that one token
+// costs one token. The time is that of reading B once; few, large stages (stage_blocks x 128 of K) keep DRAM busy.
+//
+//   warp 0 of the last warpgroup   B, A boxes    --TMA-->       +------------ ring of kStages -------------+
+//   warp 1                         sfa, sfb      --cp.async-->  | B | A | sfa | sfb  (kStageBlocks x 128 K) |
+//                                                               +--------------------+---------------------+
+//   kWarpgroups consumers, 64 weight rows x kTileCols tokens each: WGMMA -> partials -> promote -> acc
+//   acc (transposed) -> shared [token][64] fp32 -> finish -> D rows, 16 bytes a thread
+//
+// Split-K (kSplitK > 1): the blocks of a cluster take consecutive parts of K. Each keeps its sums in shared memory, sends the
+// slice of tokens that block j finishes to block j (bulk copy, completing on j's barrier), and adds what it received in the
+// order of the ranks:
+//
+//   rank 0: [slice 0 | slice 1] --slice 1--> rank 1      partial + received[0..kSplitK-1] -> finish -> D
+//   rank 1: [slice 0 | slice 1] --slice 0--> rank 0
+//
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows (weights) = 64 * kWarpgroups, kTileCols
+// (tokens), kWarpgroups, kStages, kStageBlocks, kSplitK, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
+// Limits: kN % 8 == 0, kK % 16 == 0; kTileCols % 8 == 0 and at most 256; kTileCols >= kSplitK.
+#pragma once
+
+#include "parts/gemm_args.cuh"
+#include "parts/output.cuh"
+#include "parts/ring.cuh"
+#include "ptx/base.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace dgj {
+
+constexpr u32 kKBlocks = (kK + 127) / 128;
+constexpr u32 kRounds = (kKBlocks + kStageBlocks - 1) / kStageBlocks;  // stages that the whole of K takes
+constexpr u32 kScaleBlocks = (kN + 127) / 128;
+constexpr u32 kScaleRows = (kTileRows + 127) / 128;                    // sfb values of a tile and K block
+constexpr u32 kWeightBox = kTileRows * 128, kTokenBox = kTileCols * 128;
+constexpr u32 kScaleBytes = (kTileCols + 4) * 4;                       // of one K block: sfa, then up to 4 of sfb
+constexpr u32 kPitch = 68;                                             // floats of a staged token: 64 and padding
+constexpr u32 kSlice = (kTileCols + kSplitK - 1) / kSplitK;            // tokens that a block of a split finishes
+constexpr u32 kSliceBytes = kSlice * kPitch * 4;
+constexpr u32 kStagingBytes = kSplitK * kSliceBytes;                   // of one warpgroup
+constexpr u32 kInFlight = kTileCols <= 32 ? (kStageBlocks < 4 ? kStageBlocks : 4)  // partials that registers can hold
+                        : kTileCols <= 128 ? (kStageBlocks < 2 ? kStageBlocks : 2) : 1;
+static_assert(kScaleRows <= 4, "sfb of a tile fits its place");
+static_assert(kStageBlocks % kInFlight == 0, "a stage holds whole batches of K blocks");
+using Out = OutputType<kOutput>;
+
+struct Shared {  // addresses
+    u32 weights, tokens, scales, staging, received, full, empty, arrived, freed;
+    DGJ_DEVICE explicit Shared(u32 base)
+        : weights(base + kSmemWeights), tokens(base + kSmemTokens), scales(base + kSmemScales),
+          staging(base + kSmemStaging), received(base + kSmemReceived), full(base + kSmemBarriers),
+          empty(full + 8 * kStages), arrived(empty + 8 * kStages), freed(arrived + 8 * kWarpgroups) {}
+};
+
+// Tiles in the order: all token tiles of a weight tile, then the next weight tile (its weights come from L2 then).
+struct Work {
+    u32 token_tiles, tiles, tile, step, first_round, last_round;
+    DGJ_DEVICE explicit Work(u32 m) {
+        const u32 rank = kSplitK > 1 ? ptx::cluster_rank() : 0;
+        token_tiles = m / kTileCols + (m % kTileCols != 0);
+        tiles = token_tiles * ((kN + kTileRows - 1) / kTileRows);
+        tile = ptx::block_index() / kSplitK;
+        step = ptx::grid_size() / kSplitK;
+        first_round = kRounds * rank / kSplitK;
+        last_round = kRounds * (rank + 1) / kSplitK;
+    }
+    DGJ_DEVICE bool valid() const { return tile < tiles; }
+    DGJ_DEVICE bool last() const { return tile + step >= tiles; }
+    DGJ_DEVICE void next() { tile += step; }
+    DGJ_DEVICE u32 weight_row() const { return tile / token_tiles * kTileRows; }
+    DGJ_DEVICE u32 token() const { return tile % token_tiles * kTileCols; }
+};
+
+DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const TensorMap& map_b, u32 m) {
+    Ring<kStages> ring;
+    for (Work work(m); work.valid(); work.next()) {
+        const u32 weight_row = work.weight_row(), token = work.token();
+        DGJ_NO_UNROLL
+        for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
+            const u32 full = smem.full + 8 * ring.stage;
+            const u32 weights = smem.weights + ring.stage * kStageBlocks * kWeightBox;
+            const u32 tokens = smem.tokens + ring.stage * kStageBlocks * kTokenBox;
+            ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+            ptx::barrier_arrive_expect(full, kStageBlocks * (kWeightBox + kTokenBox));
+            DGJ_UNROLL
+            for (u32 i = 0; i < kStageBlocks; i++) {  // boxes past K are filled with zeros, without any read
+                const u32 k = (round * kStageBlocks + i) * 128;
+                ptx::load_tile(weights + i * kWeightBox, &map_b, k, weight_row, full);
+                ptx::load_tile(tokens + i * kTokenBox, &map_a, k, token, full);
+            }
+        }
+        if (work.last()) ptx::launch_next_kernel();
+    }
+}
+
+// Scales of tokens and K blocks outside the problem are zero.
+DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
+    const u32 lane = ptx::lane_index();
+    Ring<kStages> ring;
+    for (Work work(args.m); work.valid(); work.next()) {
+        const u32 token = work.token(), scale_block = work.weight_row() / 128 + lane;
+        const bool has_b = lane < kScaleRows && scale_block < kScaleBlocks;
+        DGJ_NO_UNROLL
+        for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
+            ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+            DGJ_UNROLL
+            for (u32 i = 0; i < kStageBlocks; i++) {
+                const u32 kb = round * kStageBlocks + i;
+                const u32 to = smem.scales + (ring.stage * kStageBlocks + i) * kScaleBytes;
+                const bool k_in = kb < kKBlocks;
+                DGJ_UNROLL
+                for (u32 t = lane; t < kTileCols; t += 32) {
+                    const bool in = k_in && token + t < args.m;
+                    const float* from = args.sfa;
+                    if (in) from += (i64)(token + t) * args.sfa_stride_m + (i64)kb * args.sfa_stride_k;
+                    ptx::copy_async4(to + t * 4, from, in);
+                }
+                if (lane < kScaleRows) {
+                    const float* from = args.sfb;
+                    if (k_in && has_b) from += (i64)scale_block * args.sfb_stride_n + (i64)kb * args.sfb_stride_k;
+                    ptx::copy_async4(to + (kTileCols + lane) * 4, from, k_in && has_b);
+                }
+            }
+            ptx::barrier_arrive_after_copies(smem.full + 8 * ring.stage);
+        }
+    }
+}
+
+// acc += scale * partial. A thread holds tokens 8 * chunk + lane % 4 * 2 + {0, 1} of weight rows r (elements 0, 1) and
+// r + 8 (2, 3); the scale goes with the token.
+DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], u32 scales, float sfb) {
+    const u32 lane = ptx::lane_index();
+    DGJ_UNROLL
+    for (u32 i = 0; i < kTileCols / 2; i += 4) {
+        const Float2 sfa = ptx::load_shared2(scales + (i * 2 + lane % 4 * 2) * 4);
+        const float even = ptx::mul(sfa.x, sfb), odd = ptx::mul(sfa.y, sfb);
+        acc[i] = ptx::fma(even, partial[i], acc[i]);
+        acc[i + 1] = ptx::fma(odd, partial[i + 1], acc[i + 1]);
+        acc[i + 2] = ptx::fma(even, partial[i + 2], acc[i + 2]);
+        acc[i + 3] = ptx::fma(odd, partial[i + 3], acc[i + 3]);
+    }
+}
+
+template <u32 kPending>
+DGJ_DEVICE void promote_batch(float (&acc)[kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2], u32 scales,
+                              u32 scale_row) {
+    constexpr u32 kIndex = kInFlight - 1 - kPending;
+    const u32 block_scales = scales + kIndex * kScaleBytes;
+    const float sfb = ptx::load_shared(block_scales + (kTileCols + scale_row) * 4);
+    ptx::wgmma_wait<kPending>();
+    ptx::pin_registers(partial[kIndex]);
+    promote(acc, partial[kIndex], block_scales, sfb);
+    if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, scales, scale_row);
+}
+
+DGJ_DEVICE void multiply(const Shared& smem, Ring<kStages>& ring, const Work& work, u32 group,
+                         float (&acc)[kTileCols / 2]) {
+    float partial[kInFlight][kTileCols / 2];
+    DGJ_NO_UNROLL
+    for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
+        ptx::barrier_wait(smem.full + 8 * ring.stage, ring.phase);
+        DGJ_UNROLL
+        for (u32 first = 0; first < kStageBlocks; first += kInFlight) {
+            const u32 block = ring.stage * kStageBlocks + first;
+            DGJ_UNROLL
+            for (u32 i = 0; i < kInFlight; i++) ptx::pin_registers(partial[i]);
+            ptx::wgmma_fence();
+            DGJ_UNROLL
+            for (u32 i = 0; i < kInFlight; i++) {
+                const u64 weights = ptx::matrix_descriptor(smem.weights + (block + i) * kWeightBox + group * 8192);
+                const u64 tokens = ptx::matrix_descriptor(smem.tokens + (block + i) * kTokenBox);
+                DGJ_UNROLL
+                for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial[i], weights + 2 * k, tokens + 2 * k, k != 0);
+                ptx::wgmma_commit();
+            }
+            DGJ_UNROLL
+            for (u32 i = 0; i < kInFlight; i++) ptx::pin_registers(partial[i]);
+            promote_batch<kInFlight - 1>(acc, partial, smem.scales + block * kScaleBytes, group / 2);
+        }
+        ptx::sync_warp();  // every lane has read its scales
+        if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * ring.stage);
+    }
+}
+
+// The thread's accumulator, transposed, to its warpgroup's staging area [token][64 weight rows].
+DGJ_DEVICE void stage(u32 staging, const float (&acc)[kTileCols / 2]) {
+    const u32 thread = ptx::thread_index() % 128, lane = thread % 32;
+    const u32 row = thread / 32 * 16 + lane / 4;
+    DGJ_UNROLL
+    for (u32 i = 0; i < kTileCols / 2; i += 4) {
+        const u32 to = staging + ((i * 2 + lane % 4 * 2) * kPitch + row) * 4;
+        ptx::store_shared(to, acc[i]);
+        ptx::store_shared(to + kPitch * 4, acc[i + 1]);
+        ptx::store_shared(to + 32, acc[i + 2]);
+        ptx::store_shared(to + kPitch * 4 + 32, acc[i + 3]);
+    }
+}
+
+// Eight neighbours of one row of D, from values in registers.
+DGJ_DEVICE void store_eight(const GemmArgs& args, float (&v)[8], u32 row, u32 column) {
+    DGJ_UNROLL
+    for (u32 i = 0; i < 8; i++) v[i] = finish<kOutput>(args, v[i], row, column + i);
+    const i64 at = (i64)row * args.ldd + column;
+    if constexpr (kOutput == Output::kF32) {
+        float* d = (float*)args.d + at;
+        ptx::store_global_word4(d, {ptx::to_bits(v[0]), ptx::to_bits(v[1]), ptx::to_bits(v[2]), ptx::to_bits(v[3])});
+        ptx::store_global_word4(d + 4, {ptx::to_bits(v[4]), ptx::to_bits(v[5]), ptx::to_bits(v[6]), ptx::to_bits(v[7])});
+    } else {
+        ptx::store_global_word4((u16*)args.d + at, {Out::pack(v[0], v[1]), Out::pack(v[2], v[3]), Out::pack(v[4], v[5]),
+                                                    Out::pack(v[6], v[7])});
+    }
+}
+
+DGJ_DEVICE void add_eight(float (&v)[8], u32 address) {
+    const Float4 low = ptx::load_shared4(address), high = ptx::load_shared4(address + 16);
+    const float w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    DGJ_UNROLL
+    for (u32 i = 0; i < 8; i++) v[i] = ptx::add(v[i], w[i]);
+}
+
+// Staged sums to D. Token t of the tile stands at part(rank) + (t - first_token) * kPitch * 4 of every part. The first part
+// is loaded, not added to zero: -0 stays -0.
+template <class Part>
+DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 token, u32 first_token, u32 tokens,
+                           Part part) {
+    const u32 thread = ptx::thread_index() % 128, column = weight_row + group * 64 + thread % 8 * 8;
+    if (column >= kN) return;
+    DGJ_NO_UNROLL
+    for (u32 t = thread / 8; t < tokens; t += 16) {
+        const u32 row = token + first_token + t, offset = (t * kPitch + thread % 8 * 8) * 4;
+        if (first_token + t >= kTileCols || row >= args.m) break;
+        const Float4 low = ptx::load_shared4(part(0) + offset), high = ptx::load_shared4(part(0) + offset + 16);
+        float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        DGJ_UNROLL
+        for (u32 rank = 1; rank < kSplitK; rank++) add_eight(v, part(rank) + offset);
+        store_eight(args, v, row, column);
+    }
+}
+
+DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
+    const u32 thread = ptx::thread_index() % 128, rank = kSplitK > 1 ? ptx::cluster_rank() : 0;
+    const u32 staging = smem.staging + group * kStagingBytes;
+    const u32 received = smem.received + group * kSplitK * kSliceBytes;
+    const u32 arrived = smem.arrived + 8 * group, freed = smem.freed + 8 * group;
+    Ring<kStages> ring;
+    u32 turn = 0;  // tiles done by this block
+    for (Work work(args.m); work.valid(); work.next(), turn++) {
+        float acc[kTileCols / 2] = {};
+        multiply(smem, ring, work, group, acc);
+        if constexpr (kSplitK == 1) {
+            ptx::sync_threads(1 + group, 128);  // the previous tile has been read
+            stage(staging, acc);
+            ptx::sync_threads(1 + group, 128);
+            write_rows(args, group, work.weight_row(), work.token(), 0, kTileCols, [=](u32) { return staging; });
+        } else {
+            // freed: all others have added what this block sent them last time, so staging and their slots are free
+            if (turn > 0) ptx::barrier_wait(freed, (turn - 1) & 1);
+            ptx::sync_threads(1 + group, 128);
+            stage(staging, acc);
+            ptx::fence_async_shared();
+            ptx::sync_threads(1 + group, 128);
+            if (thread == 0) {
+                ptx::barrier_arrive_expect(arrived, (kSplitK - 1) * kSliceBytes);
+                for (u32 to = 0; to < kSplitK; to++) {
+                    if (to == rank) continue;
+                    ptx::copy_to_block(received + rank * kSliceBytes, staging + to * kSliceBytes, kSliceBytes, arrived, to);
+                }
+            }
+            ptx::barrier_wait(arrived, turn & 1);
+            const u32 first_token = rank * kSlice;
+            write_rows(args, group, work.weight_row(), work.token(), first_token, kSlice, [=](u32 r) {
+                return r == rank ? staging + first_token * kPitch * 4 : received + r * kSliceBytes;
+            });
+            ptx::sync_threads(1 + group, 128);  // all reads done before the slots are given back
+            if (thread < kSplitK && thread != rank) ptx::barrier_arrive_remote(freed, thread);
+        }
+    }
+}
+
+DGJ_DEVICE void fp8_gemm_swap_ab(const TensorMap& map_a, const TensorMap& map_b, const GemmArgs& args) {
+    const Shared smem(ptx::shared_base());
+    const u32 warp = ptx::warp_index(), group = warp / 4;
+    if (warp == 0 && ptx::lane_index() == 0) {
+        if constexpr (kKBlocks > 0) {
+            ptx::prefetch_map(&map_a);
+            ptx::prefetch_map(&map_b);
+        }
+        for (u32 s = 0; s < kStages; s++) {
+            ptx::barrier_init(smem.full + 8 * s, 1 + 32);  // the TMA thread, and each lane of the scale warp
+            ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);
+        }
+        if constexpr (kSplitK > 1) {
+            for (u32 g = 0; g < kWarpgroups; g++) {
+                ptx::barrier_init(smem.arrived + 8 * g, 1);
+                ptx::barrier_init(smem.freed + 8 * g, kSplitK - 1);
+            }
+        }
+        ptx::fence_barrier_init();
+    }
+    if constexpr (kSplitK > 1) ptx::sync_cluster();
+    else ptx::sync_block();
+    ptx::wait_for_prior_kernels();
+
+    if (group == kWarpgroups) {
+        if constexpr (kProducerRegisters != 0) ptx::lower_registers<kProducerRegisters>();
+        if (warp == 4 * kWarpgroups) {
+            if (ptx::lane_index() == 0) produce_tiles(smem, map_a, map_b, args.m);
+        } else if (warp == 4 * kWarpgroups + 1) {
+            produce_scales(smem, args);
+        }
+    } else {
+        if constexpr (kConsumerRegisters != 0) ptx::raise_registers<kConsumerRegisters>();
+        consume(smem, args, group);
+    }
+    if constexpr (kSplitK > 1) {  // no block leaves while another may still write to it or arrive on it
+        ptx::sync_warp();
+        ptx::sync_cluster();
+    }
+}
+
+}  // namespace dgj

@@ -1,0 +1,219 @@
+"""plan, all_plans, candidates, emit and compile from Python, without a GPU."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+
+PROBLEM = dg.GemmProblem(n=576, k=7168)
+
+
+def test_a_problem_is_plain_data():
+    assert dg.GemmProblem(n=576, k=7168, d_dtype="bfloat16") == PROBLEM
+    assert hash(dg.GemmProblem.from_dict(PROBLEM.to_dict())) == hash(PROBLEM)
+    assert pickle.loads(pickle.dumps(PROBLEM)) == PROBLEM == copy.copy(PROBLEM)
+    assert PROBLEM != dg.GemmProblem(n=576, k=7168, d_dtype="float16")
+    assert PROBLEM != dg.GemmProblem(n=576, k=7168, batch_invariant=True)
+    assert "576" in repr(PROBLEM) and "7168" in repr(PROBLEM)
+    with pytest.raises(AttributeError):
+        PROBLEM.n = 8
+
+
+def test_a_torch_dtype_names_the_dtype_of_d():
+    torch = pytest.importorskip("torch")
+    assert dg.GemmProblem(n=8, k=16, d_dtype=torch.float32).d_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"n": 12, "k": 128}, ValueError, ("n is 12", "multiple of 8")),
+        ({"n": 0, "k": 128}, ValueError, ("n is 0",)),
+        ({"n": -8, "k": 128}, ValueError, ("n is -8",)),
+        ({"n": 8, "k": 100}, ValueError, ("k is 100", "multiple of 16")),
+        ({"n": 8, "k": 1 << 31}, ValueError, ("k is 2147483648",)),
+        ({"n": 8, "k": 16, "d_dtype": "int8"}, ValueError, ("int8", "bfloat16")),
+        ({"n": 8, "k": 16, "groups": 2}, ValueError, ("groups is 2",)),
+        ({"n": 8, "k": 16, "layout": "masked"}, NotImplementedError, ("masked", "dense")),
+        ({"n": 8, "k": 16, "recipe": "mx"}, NotImplementedError, ("mx", "block128")),
+        ({"n": 8}, TypeError, ("incompatible",)),
+    ],
+)
+def test_a_wrong_problem_says_what_is_wrong(arguments, error, words):
+    with pytest.raises(error) as caught:
+        dg.GemmProblem(**arguments)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_plan_survives_a_round_trip_and_nothing_else_is_taken_for_one():
+    plan = dg.plan(PROBLEM, 64, "h200")
+    values = plan.to_dict()
+    assert dg.KernelPlan.from_dict(values) == plan == pickle.loads(pickle.dumps(plan))
+    assert hash(dg.KernelPlan.from_dict(values)) == hash(plan)
+    assert values == plan.to_dict(), "from_dict must not change its argument"
+    assert "\n" not in str(plan)
+    with pytest.raises(ValueError, match="'stages' is missing"):
+        dg.KernelPlan.from_dict({key: value for key, value in values.items() if key != "stages"})
+    with pytest.raises(ValueError, match="unknown keys.*colour"):
+        dg.KernelPlan.from_dict(values | {"colour": 3})
+    with pytest.raises(AttributeError):
+        plan.stages = 1
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize(("n", "k"), [(8, 16), (576, 7168), (7168, 2048)])
+def test_all_plans_are_the_values_of_plan(n, k, batch_invariant):
+    problem = dg.GemmProblem(n=n, k=k, batch_invariant=batch_invariant)
+    rows = [*range(1, 260), 384, 512, 1000, 1024, 2048, 4096, 8192, 65536]
+    chosen = list(dict.fromkeys(dg.plan(problem, m, "h200") for m in rows))
+    every = dg.all_plans(problem, "h200")
+    assert len(set(every)) == len(every)
+    assert set(chosen) <= set(every)
+    assert every[0] == dg.plan(problem, 1, "h200")
+    few = dg.all_plans(problem, "h200", max_rows=64)
+    assert few == list(dict.fromkeys(dg.plan(problem, m, "h200") for m in range(1, 65)))
+    assert set(every) <= set(dg.all_plans(problem, "sm_90a"))
+
+
+def test_the_first_candidate_is_the_plan():
+    for m in (1, 8, 64, 300, 4096):
+        rows = dg.candidates(PROBLEM, m, "h100")
+        assert rows[0].plan == dg.plan(PROBLEM, m, "h100")
+        times = [row.predicted_us for row in rows]
+        assert times[0] > 0 and times == sorted(times)
+        assert all(row.why for row in rows)
+
+
+def test_a_grid_is_whole_clusters_and_no_larger_than_asked():
+    for m in (1, 64, 129, 5000):
+        plan = dg.plan(PROBLEM, m, "h200")
+        cluster = plan.shape["cluster"]
+        for num_sms in (cluster, 20, 132):
+            blocks = plan.grid_blocks(m, num_sms)
+            assert blocks % cluster == 0 and cluster <= blocks <= max(num_sms, cluster)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dg.plan(PROBLEM, 0, "h200"), ("m is 0",)),
+        (lambda: dg.plan(PROBLEM, 8, "gtx1080"), ("gtx1080", "h200")),
+        (lambda: dg.plan(PROBLEM, 8, "sm_90a"), ("sm_90a", "profiles", "h200")),
+        (lambda: dg.all_plans(PROBLEM, "h200", 0), ("max_rows is 0",)),
+    ],
+)
+def test_wrong_arguments_of_the_planner(call, words):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_source_stands_alone_and_names_its_constants():
+    plan = dg.plan(PROBLEM, 8, "h200")
+    source = dg.emit(plan)
+    assert f"kN = {PROBLEM.n}" in source.text and f"kK = {PROBLEM.k}" in source.text
+    assert source.entry in source.text and source.arch == "sm_90a"
+    included = {
+        line.split('"')[1]
+        for text in (source.text, *source.headers.values())
+        for line in text.splitlines()
+        if line.startswith('#include "')
+    }
+    assert included and included <= set(source.headers)
+    assert dg.emit(plan).text == source.text
+
+
+def test_compile_reports_and_remembers(tmp_path, monkeypatch):
+    monkeypatch.setenv("DGJ_CACHE_DIR", str(tmp_path))
+    code = """
+import deep_gemm_jit as dg
+plan = dg.plan(dg.GemmProblem(n=136, k=256), 8, "h200")
+first = dg.compile(plan)
+assert first.cubin[:4] == b"\\x7fELF" and first.origin == "compiled" and len(first.key) == 64
+assert first.report.registers > 0 and first.report.spill_stores == 0 and first.report.advisories == ()
+assert "registers" in first.log
+again = dg.compile(dg.emit(plan))
+assert (again.origin, again.key, again.cubin) == ("memory", first.key, first.cubin)
+dg._core.forget_memory_cache()
+third = dg.compile(plan)
+assert (third.origin, third.cubin, third.log) == ("disk", first.cubin, first.log)
+assert dg._core.compile_count() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_source_that_is_no_program_raises_with_the_log():
+    source = _core.make_source("this is no program;", {}, "dgj_kernel", "sm_90a")
+    with pytest.raises(dg.CompileError) as caught:
+        dg.compile(source)
+    assert isinstance(caught.value, RuntimeError)
+    assert "sm_90a" in str(caught.value) and "error" in str(caught.value)
+
+
+def test_compile_of_something_else_is_a_type_error():
+    with pytest.raises(TypeError, match="KernelPlan or a KernelSource"):
+        dg.compile("sm_90a")
+
+
+def test_a_forbidden_compile_says_so(tmp_path):
+    code = """
+import deep_gemm_jit as dg
+try:
+    dg.compile(dg.plan(dg.GemmProblem(n=144, k=256), 8, "h200"))
+except dg.JitForbiddenError as error:
+    assert "DGJ_JIT" in str(error), error
+else:
+    raise SystemExit("it compiled")
+"""
+    environment = os.environ | {"DGJ_JIT": "forbid", "DGJ_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_are_process_wide_and_checked():
+    assert dg.get_pdl() is False
+    dg.set_pdl(True)
+    try:
+        assert dg.get_pdl() is True
+    finally:
+        dg.set_pdl(False)
+    before = dg.get_batch_invariant()
+    dg.set_batch_invariant(not before)
+    try:
+        assert dg.get_batch_invariant() is not before
+    finally:
+        dg.set_batch_invariant(before)
+    with pytest.raises(ValueError, match="num_sms is -1"):
+        dg.set_num_sms(-1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"DGJ_BATCH_INVARIANT": "1"}, True),
+        ({"VLLM_BATCH_INVARIANT": "1"}, True),
+        ({"VLLM_BATCH_INVARIANT": "1", "DGJ_BATCH_INVARIANT": "0"}, False),
+    ],
+)
+def test_the_environment_sets_batch_invariance(variables, expected):
+    code = "import deep_gemm_jit as dg; raise SystemExit(0 if dg.get_batch_invariant() else 7)"
+    ours = ("DGJ_BATCH_INVARIANT", "VLLM_BATCH_INVARIANT")
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | variables
+    done = subprocess.run([sys.executable, "-c", code], env=environment)
+    assert (done.returncode == 0) is expected
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in dg.__all__:
+        value = getattr(dg, name)
+        assert name == "__version__" or (value.__doc__ and len(value.__doc__) > 20), name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        dg.no_such_name  # noqa: B018

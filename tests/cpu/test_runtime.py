@@ -1,0 +1,143 @@
+"""csrc/runtime without a GPU: contexts, tensor maps, launches, captures and failures, on a fake driver.
+
+Every scenario of tests/cpp/runtime_driver.cpp is a process; tests/cpp/fake_cuda.c is its libcuda.so.1.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from cpp.build import ROOT, build
+
+SCENARIOS = [
+    "launch_arguments",
+    "attributes_once",
+    "empty_operands",
+    "contexts",
+    "map_reuse",
+    "warm",
+    "capture_compile",
+    "capture_from_cache",
+    "capture_old_driver",
+    "rejected_image",
+    "threads",
+    "no_device",
+    "broken_driver",
+    "old_driver",
+    "other_architecture",
+    "devices",
+    "batch_invariant_off",
+    "generic_launch",
+]
+# A warm call is to add 0.3 us to the driver's launch; new pointers cost little beside the driver's encoding.
+# The limit allows for slow, shared test machines; it catches a string, a file or a plan made anew on the way.
+MOST_NANOSECONDS = 1500
+
+
+def cuda_include() -> str:
+    places = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "include"]
+    try:
+        wheel = importlib.metadata.distribution("nvidia-cuda-runtime")
+        places.insert(0, Path(str(wheel.locate_file("nvidia/cu13/include"))))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    places += [
+        Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ
+    ]
+    places.append(Path("/usr/local/cuda/include"))
+    found = next((place for place in places if (place / "cuda.h").is_file()), None)
+    return str(found) if found else pytest.skip("no cuda.h in this environment")
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory) -> Path:
+    compiler = shutil.which(os.environ.get("CC", "gcc")) or pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("fake_cuda")
+    source = ROOT / "tests" / "cpp" / "fake_cuda.c"
+    flags = [
+        "-std=gnu11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-isystem{cuda_include()}",
+    ]
+    subprocess.run([compiler, *flags, str(source), "-o", str(folder / "libcuda.so.1")], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def program(request, tmp_path_factory) -> Path:
+    embedded = tmp_path_factory.mktemp("embedded") / "embedded_files.cpp"
+    tool = ROOT / "tools" / "embed_kernels.py"
+    subprocess.run([sys.executable, str(tool), str(ROOT / "kernels_src"), str(embedded)], check=True)
+    return build(
+        "runtime_driver",
+        request.config.cache.mkdir("cpp"),
+        more_folders=("problem", "plan", "emit", "runtime"),
+        more_flags=(f"-I{ROOT / 'kernels_src'}", f"-isystem{cuda_include()}"),
+        more_sources=(embedded,),
+    )
+
+
+@pytest.fixture
+def run(program, tmp_path):
+    def run_scenario(name: str, driver_folder: Path, **environment: str) -> str:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        env = {
+            "LD_LIBRARY_PATH": str(driver_folder),
+            "HOME": str(home),
+            "DGJ_CACHE_DIR": str(tmp_path / "cache"),
+        }
+        done = subprocess.run(
+            [str(program), name], env=env | environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run_scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_runtime(scenario, run, fake_driver):
+    run(scenario, fake_driver)
+
+
+def test_every_scenario_runs():
+    text = (ROOT / "tests" / "cpp" / "runtime_driver.cpp").read_text()
+    table = text[text.index("kScenarios[]") :]
+    others = ["no_driver", "batch_invariant_from_environment", "cost"]
+    assert [name for name in [*SCENARIOS, *others] if f'{{"{name}", {name}}}' not in table] == []
+    assert table.count('{"') == len(SCENARIOS) + len(others)
+
+
+def test_machine_without_a_driver(run, tmp_path):
+    # A file that is no library hides the driver that the machine may have: the loader stops at it.
+    (tmp_path / "libcuda.so.1").write_text("not a library")
+    run("no_driver", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "variables"),
+    [
+        ("batch_invariant_from_environment", {"DGJ_BATCH_INVARIANT": "1"}),
+        ("batch_invariant_from_environment", {"VLLM_BATCH_INVARIANT": "1"}),
+        ("batch_invariant_from_environment", {"DGJ_BATCH_INVARIANT": "on", "VLLM_BATCH_INVARIANT": "0"}),
+        ("batch_invariant_off", {"DGJ_BATCH_INVARIANT": "0", "VLLM_BATCH_INVARIANT": "1"}),
+    ],
+)
+def test_batch_invariant_variables(scenario, variables, run, fake_driver):
+    run(scenario, fake_driver, **variables)
+
+
+def test_warm_call_costs_little_beside_the_launch(run, fake_driver):
+    same, new_pointers = map(float, run("cost", fake_driver).split())
+    assert same < MOST_NANOSECONDS and new_pointers < MOST_NANOSECONDS, (same, new_pointers)

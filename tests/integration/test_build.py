@@ -1,0 +1,157 @@
+"""The package builds in every way that users build it, and links nothing of CUDA."""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = "setup.py pyproject.toml CMakeLists.txt MANIFEST.in README.md LICENSE CHANGELOG.md ARCHITECTURE.md"
+SOURCES = [*FILES.split(), "cmake", "tools", "csrc", "kernels_src", "deep_gemm_jit"]
+USE = "from deep_gemm_jit import _core; assert 'parts/gemm_args.cuh' in _core.embedded_file_names()"
+# What the module may need from the machine. Everything of CUDA is opened at run time, and torch never.
+ALLOWED_LIBRARIES = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-[\w-]+)\.so")
+
+
+def run(*command: object, cwd: Path | None = None) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done.stdout
+
+
+def pip(*arguments: object, python: object = sys.executable) -> str:
+    return run(sys.executable, "-m", "pip", "--python", python, *arguments)
+
+
+def copy_sources(target: Path) -> Path:
+    target.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def fresh_environment(folder: Path) -> Path:
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    return folder / "bin/python"
+
+
+def only(folder: Path, pattern: str) -> Path:
+    found = list(folder.glob(pattern))
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """One copy of the sources in which the builds below follow each other, as in a developer's clone."""
+    return copy_sources(tmp_path_factory.mktemp("build") / "tree")
+
+
+def wheel(source: Path, target: Path, *options: str) -> Path:
+    pip("wheel", "--no-deps", *options, "--wheel-dir", target, source)
+    return only(target, "deep_gemm_jit-*.whl")
+
+
+def test_two_isolated_builds_in_a_row_then_an_editable_one(tree, tmp_path):
+    for turn in range(2):
+        built = wheel(tree, tmp_path / f"wheel{turn}")
+        python = fresh_environment(tmp_path / f"env{turn}")
+        pip("install", "--no-deps", built, python=python)
+        run(python, "-c", USE, cwd=tmp_path)
+    # The first build's tools are gone, so its folder must not be there any more.
+    assert len(list((tree / "build").glob("cmake-*"))) == 1
+
+    python = fresh_environment(tmp_path / "editable")
+    pip("install", "--no-deps", "--editable", tree, python=python)
+    where = run(python, "-c", f"{USE}; print(_core.__file__)", cwd=tmp_path).strip()
+    assert Path(where).parent == tree / "deep_gemm_jit"
+
+
+def test_wheel_leaves_out_what_was_removed_from_the_sources(tree, tmp_path):
+    extra = tree / "deep_gemm_jit" / "short_lived.py"
+    extra.write_text("VALUE = 1\n")
+    with_it = wheel(tree, tmp_path / "with", "--no-build-isolation")
+    extra.unlink()
+    without_it = wheel(tree, tmp_path / "without", "--no-build-isolation")
+    assert "deep_gemm_jit/short_lived.py" in zipfile.ZipFile(with_it).namelist()
+    names = zipfile.ZipFile(without_it).namelist()
+    assert "deep_gemm_jit/short_lived.py" not in names
+    assert "deep_gemm_jit/py.typed" in names
+    assert len([name for name in names if name.endswith(".so")]) == 1
+    assert all(name.startswith("deep_gemm_jit") for name in names), names
+
+
+def test_sdist_builds_a_wheel(tree, tmp_path):
+    backend = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
+    (tmp_path / "sdist").mkdir()
+    run(sys.executable, "-c", backend, tmp_path / "sdist", cwd=tree)
+    archive = only(tmp_path / "sdist", "deep_gemm_jit-*.tar.gz")
+    assert not [name for name in tarfile.open(archive).getnames() if name.endswith((".so", ".pyc"))]
+    built = wheel(archive, tmp_path / "wheel", "--no-build-isolation")
+    python = fresh_environment(tmp_path / "env")
+    pip("install", "--no-deps", built, python=python)
+    run(python, "-c", USE, cwd=tmp_path)
+
+
+def test_metadata_names_torch_without_pinning_it():
+    from importlib.metadata import metadata
+
+    found = metadata("deep_gemm_jit")
+    assert found["Requires-Python"] == ">=3.11"
+    runtime = [text for text in found.get_all("Requires-Dist") if "extra ==" not in text]
+    assert [text.replace(" ", "") for text in runtime] == ["torch>=2.6"]
+
+
+def test_module_needs_no_cuda_library_and_no_torch():
+    from deep_gemm_jit import _core
+
+    dynamic = run("readelf", "-d", _core.__file__)
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
+    assert "libstdc++.so.6" in needed  # shared with torch: two copies would not agree on exceptions
+    assert [name for name in needed if not ALLOWED_LIBRARIES.match(name)] == []
+    assert not re.search(r"\((RPATH|RUNPATH)\)", dynamic)
+    loaded = run("ldd", _core.__file__)
+    assert not re.search(r"libcuda|libcudart|nvrtc|libtorch|not found", loaded), loaded
+
+
+def test_module_exports_nothing_but_its_entry():
+    from deep_gemm_jit import _core
+
+    symbols = run("nm", "--dynamic", "--defined-only", _core.__file__)
+    ours = [line.split()[-1] for line in symbols.splitlines() if "dgj" in line]
+    assert "PyInit__core" in symbols
+    assert ours == []
+
+
+def test_embedded_files_are_the_sources_and_the_digest_is_theirs():
+    import hashlib
+
+    from deep_gemm_jit import _core
+
+    digest = hashlib.sha256()
+    names = _core.embedded_file_names()
+    assert names == sorted(path.relative_to(ROOT / "kernels_src").as_posix()
+                           for path in (ROOT / "kernels_src").rglob("*") if path.is_file())
+    for name in names:
+        data = (ROOT / "kernels_src" / name).read_bytes()
+        assert _core.embedded_file(name).encode() == data
+        for field in (name.encode(), data):
+            digest.update(len(field).to_bytes(8, "little") + field)
+    assert _core.embedded_digest() == digest.hexdigest()
+    with pytest.raises(ValueError, match="no/such.cuh"):
+        _core.embedded_file("no/such.cuh")
+
+
+def test_the_wheel_is_for_this_python_only():
+    from deep_gemm_jit import _core
+
+    assert Path(_core.__file__).name == "_core" + sysconfig.get_config_var("EXT_SUFFIX")
