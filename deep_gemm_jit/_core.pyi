@@ -75,6 +75,8 @@ class KernelPlan:
     @property
     def split_k(self) -> int: ...
     @property
+    def reuse_ring(self) -> int: ...
+    @property
     def raster(self) -> int: ...
     @property
     def shape(self) -> dict[str, int]: ...
@@ -97,6 +99,17 @@ class KernelSource:
 
 def fp8_gemm_nt(*args: Any, **kwargs: Any) -> None: ...
 def run_fp8_gemm_nt(
+    a: torch.Tensor,
+    sfa: torch.Tensor,
+    b: torch.Tensor,
+    sfb: torch.Tensor,
+    d: torch.Tensor,
+    c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    alpha: float = 1.0,
+) -> None: ...
+def launch_with_plan(
+    plan: KernelPlan,
     a: torch.Tensor,
     sfa: torch.Tensor,
     b: torch.Tensor,

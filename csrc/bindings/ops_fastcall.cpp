@@ -292,6 +292,37 @@ PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_
     return run_gemm(t, view);
 }
 
+// One given plan on a GPU: tests run every candidate, the tuner times them.
+PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    static Signature<9> signature("launch_with_plan",
+                                  {"plan", "a", "sfa", "b", "sfb", "d", "c", "bias", "alpha"}, 9, 6);
+    std::array<PyObject*, 9> p;
+    if (!signature.parse(args, count, keywords, p)) return nullptr;
+    bool failed = false;
+    if (!torch_attached() && !attach(failed)) return nullptr;
+    const GemmTensors t{
+        p[1], p[2], p[3], p[4], p[5], given(p[6]) ? p[6] : nullptr, given(p[7]) ? p[7] : nullptr};
+    double alpha = 1.0;
+    if (!read_alpha(p[8], alpha) || !refuse_grad(t.d, "launch_with_plan", "d")) return nullptr;
+    Fp8GemmArgs view;
+    view.alpha = static_cast<float>(alpha);
+    for (const NamedTensor& tensor : named(t, view))
+        if (tensor.object != nullptr && !read_for_op("launch_with_plan", tensor)) return nullptr;
+    try {
+        const KernelPlan plan = py::cast<KernelPlan>(py::handle(p[0]));
+        const Fp8GemmCall call = validate_fp8_gemm(view, "launch_with_plan");
+        void* stream = nullptr;
+        if (call.device.type == Device::Type::kCuda && !current_stream(call.device, &stream)) return nullptr;
+        const Held held(t);
+        const py::gil_scoped_release release;
+        runtime::fp8_gemm_nt_with_plan(call, plan, stream);
+    } catch (...) {
+        set_python_error_from_current_exception();
+        return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
 cpu::CastCall cast_call(const TensorView& x, const TensorView& q, const TensorView& sf, long gran_rows,
                         long gran_k, bool use_ue8m0) {
     if (x.dtype != DType::kBF16 && x.dtype != DType::kF16 && x.dtype != DType::kF32)
@@ -427,6 +458,9 @@ PyMethodDef g_public_methods[] = {
     {kGemm, as_c_function(&fp8_gemm_nt), METH_FASTCALL | METH_KEYWORDS, kGemmDoc},
 };
 PyMethodDef g_internal_methods[] = {
+    {"launch_with_plan", as_c_function(&launch_with_plan), METH_FASTCALL | METH_KEYWORDS,
+     "launch_with_plan(plan, a, sfa, b, sfb, d, c=None, bias=None, alpha=1.0)\n--\n\n"
+     "fp8_gemm_nt on a GPU with this plan instead of the planner's choice."},
     {"run_fp8_gemm_nt", as_c_function(&run_fp8_gemm_nt), METH_FASTCALL | METH_KEYWORDS,
      "run_fp8_gemm_nt(a, sfa, b, sfb, d, c=None, bias=None, alpha=1.0)\n--\n\nWhat the torch op runs."},
     {"run_cast_to_fp8", as_c_function(&run_cast_to_fp8), METH_FASTCALL | METH_KEYWORDS,

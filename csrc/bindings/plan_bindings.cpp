@@ -73,7 +73,7 @@ struct PlanField {
     std::uint32_t KernelPlan::* member;
     const char* doc;
 };
-constexpr std::array<PlanField, 10> kPlanFields = {{
+constexpr std::array<PlanField, 11> kPlanFields = {{
     {"warpgroups", &KernelPlan::warpgroups, "consumer warpgroups"},
     {"waves", &KernelPlan::waves, "64-row WGMMA tiles per warpgroup"},
     {"tile_rows", &KernelPlan::tile_rows, "rows of the 64-row operand in a tile"},
@@ -83,6 +83,7 @@ constexpr std::array<PlanField, 10> kPlanFields = {{
     {"cluster_rows", &KernelPlan::cluster_rows, "CTAs of a cluster along tile rows"},
     {"cluster_cols", &KernelPlan::cluster_cols, "CTAs of a cluster along tile columns"},
     {"split_k", &KernelPlan::split_k, "CTAs of a cluster along K"},
+    {"reuse_ring", &KernelPlan::reuse_ring, "1: the sums of a tile take the memory of the ring"},
     {"raster", &KernelPlan::raster, "tiles of the row dimension walked together for L2"},
 }};
 
@@ -160,6 +161,7 @@ KernelPlan plan_from_dict(const py::dict& given) {
     for (const PlanField& field : kPlanFields)
         plan.*field.member = take(d, field.name, type).cast<std::uint32_t>();
     refuse_rest(d, type);
+    validate(plan);
     return plan;
 }
 

@@ -3,10 +3,12 @@
 //
 //   field(x)  = u64 little-endian length of x, then x
 //   list(xs)  = u64 number of items, then field(x) of each
-//   common    = field("deep_gemm_jit kernel") field(schema) field(package version) field(source text) field(entry name)
+//   common    = field("deep_gemm_jit kernel") field(schema) field(package version) field(source text)
+//               field(entry name)
 //               u64 number of headers, then field(name) field(text) of each
 //               list(options) field(architecture)
-//   key       = first 16 bytes of SHA-256(common) | first 16 bytes of SHA-256(common field(NVRTC fingerprint))
+//   key       = first 16 bytes of SHA-256(common), then
+//               first 16 bytes of SHA-256(common field(NVRTC fingerprint))
 //
 // The first half alone says "the same kernel by whatever compiler": entries of another NVRTC share this
 // prefix of the file name, which is how a seed folder or a process that must not compile can use them. Paths,

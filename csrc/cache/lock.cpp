@@ -64,8 +64,8 @@ bool KeyLock::acquire(const std::string& path, bool whole_file, Clock::time_poin
     auto pause = kFirstPause;
     while (true) {
         if (fd_ < 0) {
-            const std::lock_guard guard(open_locks().mutex);  // no fork between open and remembering the
-                                                              // descriptor
+            // No fork may come between the open and the note of it.
+            const std::lock_guard guard(open_locks().mutex);
             fd_ = fs_.open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
             if (fd_ < 0) return false;
             open_locks().fds.push_back(fd_);

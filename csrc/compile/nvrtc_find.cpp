@@ -144,7 +144,7 @@ std::string try_library(const LibraryFile& library, const NvrtcSearch& search, N
     return fmt::format("no {}.{}.* beside it", kBuiltins, library.version.major);
 }
 
-// ---- the places -------------------------------------------------------------------------------------------------
+// ---- the places -------------------------------------------------------------------------------
 
 using Places = std::vector<std::string>;  // folders, or paths of libnvrtc itself
 

@@ -74,10 +74,12 @@ std::string gemm_text(const KernelPlan& plan, const KernelShape& shape) {
 std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     Constants c;
     add_problem(plan, shape, c);
-    c.add("kTileRows", plan.tile_rows, "rows of B (weights): 64 for each warpgroup");
+    c.add("kTileRows", plan.tile_rows, "rows of B (weights): 64 * kWaves for each warpgroup");
     c.add("kTileCols", plan.tile_cols, "rows of A (tokens): N of WGMMA");
+    c.add("kWaves", plan.waves, "64-row tiles of a warpgroup");
     c.add("kStageBlocks", plan.stage_blocks, "blocks of 128 of K on one barrier: few, large stages stream fastest");
     c.add("kSplitK", plan.split_k, "blocks of a cluster that share K");
+    c.add("kReuseRing", plan.reuse_ring, "1: the sums take the ring's memory, since they do not fit beside it");
     c.add("kSmemWeights", shape.smem.row_operand, "shared memory: B, kStages times kStageBlocks boxes");
     c.add("kSmemTokens", shape.smem.col_operand, "A, kStages times kStageBlocks boxes");
     c.add("kSmemStaging", shape.smem.staging, "sums on their way out, [token][64] for each warpgroup");

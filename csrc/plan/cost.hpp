@@ -10,7 +10,7 @@ namespace dgj {
 
 struct Cost {
     double us = 0;
-    const char* bound = "";       // "tensor core", "dram", "l2", "stream"
+    const char* bound = "";       // "tensor core", "dram" or "stream" (into one block)
     double per_block_tiles = 0;   // tiles that the busiest block takes
 };
 

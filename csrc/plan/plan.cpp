@@ -3,6 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 #include "plan/cost.hpp"
@@ -46,23 +52,38 @@ void add_gemm_plans(const GemmProblem& problem, std::vector<KernelPlan>& out) {
     }
 }
 
+// The ring as deep as shared memory allows, the sums beside it if they fit, else in it.
+bool fit_swap_ab(KernelPlan& plan) {
+    for (std::uint32_t reuse : {0u, 1u}) {
+        plan.reuse_ring = reuse;
+        for (plan.stages = 8; plan.stages >= 2; plan.stages--)
+            if (fits(plan)) return true;
+    }
+    return false;
+}
+
 void add_swap_ab_plans(const GemmProblem& problem, std::vector<KernelPlan>& out) {
     const std::uint32_t k_blocks = (problem.k + 127) / 128;
-    for (std::uint32_t rows : {64u, 128u}) {
+    struct Rows {
+        std::uint32_t warpgroups, waves;
+    };
+    for (const Rows& rows : {Rows{1, 1}, Rows{2, 1}, Rows{2, 2}}) {
         for (std::uint32_t cols : {8u, 16u, 32u, 64u, 128u}) {
-            for (std::uint32_t split : {1u, 2u, 3u, 4u}) {
+            for (std::uint32_t split : {1u, 2u, 3u, 4u, 5u, 6u, 8u}) {
                 if (split > 1 && (problem.batch_invariant || k_blocks < 4 * split)) continue;
-                for (std::uint32_t blocks : {2u, 4u, 8u, 12u}) {
-                    if (blocks > 2 && blocks >= 2 * k_blocks) continue;
-                    if (blocks * (rows + cols) * 128 > 100 * 1024) continue;
-                    KernelPlan plan{.problem = problem, .family = Family::kGemmSwapAB, .warpgroups = rows / 64};
-                    plan.tile_rows = rows;
+                for (std::uint32_t blocks : {1u, 2u, 4u, 8u}) {
+                    if (blocks > 1 && (blocks >= 2 * k_blocks || blocks * split > k_blocks)) continue;
+                    KernelPlan plan{.problem = problem, .family = Family::kGemmSwapAB, .warpgroups = rows.warpgroups,
+                                    .waves = rows.waves};
+                    plan.tile_rows = 64 * rows.warpgroups * rows.waves;
                     plan.tile_cols = cols;
+                    const std::uint32_t stage_bytes = blocks * (plan.tile_rows + cols) * 128;
+                    // Large stages stream fastest; one block of 128 is for tiles that are large by themselves.
+                    if (stage_bytes > 100 * 1024 || (blocks == 1 && plan.tile_rows + cols < 256)) continue;
                     plan.stage_blocks = blocks;
                     plan.split_k = split;
                     plan.raster = 1;
-                    for (plan.stages = 8; plan.stages > 2 && !fits(plan);) plan.stages--;
-                    if (fits(plan)) out.push_back(plan);
+                    if (fit_swap_ab(plan)) out.push_back(plan);
                 }
             }
         }
@@ -85,14 +106,80 @@ std::vector<std::pair<double, const KernelPlan*>> ranked(const std::vector<Kerne
     return order;
 }
 
-const KernelPlan& best_of(const std::vector<KernelPlan>& plans, std::int64_t m, const DeviceProfile& device) {
-    const KernelPlan* best = nullptr;
-    double best_us = 0;
-    for (const KernelPlan& p : plans) {
-        const double us = predict(p, m, device).us;
-        if (best == nullptr || us < best_us) best = &p, best_us = us;
+// The few plans of a problem and which of them each step takes. A problem must be warm with few kernels, so the set is the
+// smallest found (greedily) in which every step has a plan close to its best: 1 %, or more until kMostPlans are enough.
+struct PlanTable {
+    std::vector<KernelPlan> plans;
+    std::vector<std::pair<std::int64_t, std::uint8_t>> steps;  // last m of the step, index into plans
+};
+
+constexpr std::size_t kMostPlans = 10;
+
+std::vector<std::size_t> cover(const std::vector<std::vector<double>>& us, const std::vector<double>& best,
+                               double tolerance) {
+    std::vector<bool> covered(best.size(), false);
+    std::vector<std::size_t> chosen;
+    for (std::size_t left = best.size(); left > 0;) {
+        std::size_t most = 0, pick = 0;
+        for (std::size_t p = 0; p < us.size(); p++) {
+            std::size_t count = 0;
+            for (std::size_t s = 0; s < best.size(); s++) count += !covered[s] && us[p][s] <= best[s] * tolerance;
+            if (count > most) most = count, pick = p;
+        }
+        for (std::size_t s = 0; s < best.size(); s++)
+            if (us[pick][s] <= best[s] * tolerance) covered[s] = true;
+        left -= most;
+        chosen.push_back(pick);
     }
-    return *best;
+    return chosen;
+}
+
+PlanTable make_table(const GemmProblem& problem, const DeviceProfile& device) {
+    const std::vector<KernelPlan> plans = every_plan(problem);
+    PlanTable table;
+    for (std::int64_t m = 8;; m = step_of(m + 1)) {
+        table.steps.emplace_back(m, 0);
+        if (m == kLastStep) break;
+    }
+    std::vector<std::vector<double>> us(plans.size());
+    std::vector<double> best(table.steps.size(), 1e30);
+    for (std::size_t p = 0; p < plans.size(); p++) {
+        for (std::size_t s = 0; s < best.size(); s++) {
+            us[p].push_back(predict(plans[p], table.steps[s].first, device).us);
+            best[s] = std::min(best[s], us[p].back());
+        }
+    }
+    double tolerance = 1.01;
+    std::vector<std::size_t> chosen = cover(us, best, tolerance);
+    while (chosen.size() > kMostPlans) chosen = cover(us, best, tolerance += 0.01);
+    for (std::size_t s = 0; s < best.size(); s++) {
+        std::size_t pick = 0;
+        for (std::size_t c = 1; c < chosen.size(); c++)
+            if (us[chosen[c]][s] < us[chosen[pick]][s]) pick = c;
+        table.steps[s].second = static_cast<std::uint8_t>(pick);
+    }
+    for (std::size_t p : chosen) table.plans.push_back(plans[p]);
+    return table;
+}
+
+// Tables are made once for each problem and device: some milliseconds.
+std::shared_ptr<const PlanTable> table_of(const GemmProblem& problem, const DeviceProfile& device) {
+    static std::shared_mutex mutex;
+    static std::map<std::pair<GemmProblem, std::string_view>, std::shared_ptr<const PlanTable>> tables;
+    const auto key = std::make_pair(problem, device.name);
+    {
+        std::shared_lock lock(mutex);
+        if (const auto found = tables.find(key); found != tables.end()) return found->second;
+    }
+    auto table = std::make_shared<const PlanTable>(make_table(problem, device));
+    std::unique_lock lock(mutex);
+    return tables.emplace(key, std::move(table)).first->second;
+}
+
+const KernelPlan& plan_at(const PlanTable& table, std::int64_t m) {
+    const auto step = std::lower_bound(table.steps.begin(), table.steps.end(), step_of(m),
+                                       [](const auto& s, std::int64_t rows) { return s.first < rows; });
+    return table.plans[step->second];
 }
 
 }  // namespace
@@ -101,10 +188,19 @@ std::string to_string(const KernelPlan& p) {
     std::string text = fmt::format("{} | {} {}x{} K{} stages {}", to_string(p.problem),
                                    p.family == Family::kGemm ? "gemm" : "gemm_swap_ab", p.tile_rows, p.tile_cols,
                                    128 * p.stage_blocks, p.stages);
-    if (p.family == Family::kGemm) text += fmt::format(" warpgroups {}x{}", p.warpgroups, p.waves);
+    text += fmt::format(" warpgroups {}x{}", p.warpgroups, p.waves);
     if (p.cluster_rows * p.cluster_cols > 1) text += fmt::format(" cluster {}x{}", p.cluster_rows, p.cluster_cols);
     if (p.split_k > 1) text += fmt::format(" split-K {}", p.split_k);
+    if (p.reuse_ring) text += " reuse-ring";
     return text;
+}
+
+void validate(const KernelPlan& plan) {
+    validate(plan.problem);
+    const std::vector<KernelPlan> plans = every_plan(plan.problem);
+    if (std::find(plans.begin(), plans.end(), plan) == plans.end())
+        fail(ErrorKind::kValue, "KernelPlan: no kernel is built like this: {}. Take a plan from candidates()",
+             to_string(plan));
 }
 
 std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, const DeviceProfile& device) {
@@ -123,19 +219,19 @@ std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, co
 KernelPlan plan(const GemmProblem& problem, std::int64_t m, const DeviceProfile& device) {
     validate(problem);
     if (m < 1) fail(ErrorKind::kValue, "plan: m is {}, but a plan needs at least one row", m);
-    return best_of(every_plan(problem), step_of(m), device);
+    return plan_at(*table_of(problem, device), m);
 }
 
 std::vector<KernelPlan> all_plans(const GemmProblem& problem, const DeviceProfile& device,
                                   std::optional<std::int64_t> max_rows) {
     validate(problem);
-    const std::vector<KernelPlan> plans = every_plan(problem);
+    const auto table = table_of(problem, device);
     const std::int64_t last = max_rows ? step_of(std::max<std::int64_t>(1, *max_rows)) : kLastStep;
     std::vector<KernelPlan> out;
-    for (std::int64_t m = 8; m <= last; m = step_of(m + 1)) {
-        const KernelPlan& p = best_of(plans, m, device);
+    for (const auto& [m, index] : table->steps) {
+        if (m > last) break;
+        const KernelPlan& p = table->plans[index];
         if (std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
-        if (m == kLastStep) break;
     }
     return out;
 }

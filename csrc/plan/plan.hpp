@@ -29,11 +29,13 @@ struct KernelPlan {
     std::uint32_t cluster_rows = 1;     // CTAs of a cluster along tile rows; they share (multicast) the column operand
     std::uint32_t cluster_cols = 1;     // CTAs of a cluster along tile columns; they share the row operand
     std::uint32_t split_k = 1;          // CTAs of a cluster along K, reduced through distributed shared memory
+    std::uint32_t reuse_ring = 0;       // kGemmSwapAB, 1: the sums take the ring's memory, as they don't fit beside it
     std::uint32_t raster = 8;           // tiles of the row dimension that are walked together for L2
     auto operator<=>(const KernelPlan&) const = default;
 };
 
 std::string to_string(const KernelPlan& plan);  // one line
+void validate(const KernelPlan& plan);          // throws Error(kValue) unless a planner could have made it
 
 inline constexpr std::uint32_t kScaleChunk = 4;  // kGemm: K blocks of scales that one of their two stages holds
 

@@ -43,14 +43,17 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
 SmemLayout swap_ab_layout(const KernelPlan& plan) {
     SmemLayout l;
     const std::uint32_t slice = (plan.tile_cols + plan.split_k - 1) / plan.split_k;
-    const std::uint32_t pitch = 68 * 4;  // kPitch in sm90/fp8_gemm_swap_ab.cuh
+    const std::uint32_t pitch = (64 * plan.waves + 4) * 4;  // kPitch in sm90/fp8_gemm_swap_ab.cuh
+    const std::uint32_t sums = plan.warpgroups * slice * plan.split_k * pitch;
+    const std::uint32_t received = plan.split_k > 1 ? sums : 0;
     const std::uint32_t scales = plan.stage_blocks * (plan.tile_cols + 4) * 4;
     l.col_operand = plan.stages * plan.stage_blocks * plan.tile_rows * 128;
-    l.staging = l.col_operand + plan.stages * plan.stage_blocks * plan.tile_cols * 128;
-    l.received = l.staging + plan.warpgroups * slice * plan.split_k * pitch;
-    l.scales = l.received + (plan.split_k > 1 ? plan.warpgroups * plan.split_k * slice * pitch : 0);
+    const std::uint32_t ring = l.col_operand + plan.stages * plan.stage_blocks * plan.tile_cols * 128;
+    l.staging = plan.reuse_ring ? 0 : ring;
+    l.received = l.staging + sums;
+    l.scales = std::max(ring, l.received + received);
     l.barriers = align(l.scales + plan.stages * scales, 8);
-    l.bytes = l.barriers + plan.stages * 16 + plan.warpgroups * 16;
+    l.bytes = l.barriers + plan.stages * 16 + plan.warpgroups * 24 + 8;
     return l;
 }
 

@@ -165,6 +165,18 @@ void fp8_gemm_nt(const Fp8GemmCall& call, StreamHandle stream) {
     launch_gemm(t, call, *node, stream);
 }
 
+void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, StreamHandle stream) {
+    check_device(call);
+    const GemmProblem& problem = plan.problem;
+    if (problem.n != call.n || problem.k != call.k || problem.d_dtype != call.d_dtype)
+        fail(ErrorKind::kValue, "launch_with_plan: the plan is for {}, but the tensors have n = {}, k = {}, d {}",
+             to_string(problem), call.n, call.k, name_of(call.d_dtype));
+    if (call.m == 0) return;
+    const LaunchPlan& lp = obtain_plan(plan, call.device.index, stream);
+    const MNode node{.m = call.m, .plan = &lp, .grid = grid_blocks(plan, call.m, lp.kernel.device->sms)};
+    launch_gemm(thread_state(), call, node, stream);
+}
+
 double repeat_last_launch_ns(unsigned times) {
     ThreadState& t = thread_state();
     if (t.last == nullptr)

@@ -5,8 +5,8 @@
 //   warp 0 of the last warpgroup   B, A boxes    --TMA-->       +------------ ring of kStages -------------+
 //   warp 1                         sfa, sfb      --cp.async-->  | B | A | sfa | sfb  (kStageBlocks x 128 K) |
 //                                                               +--------------------+---------------------+
-//   kWarpgroups consumers, 64 weight rows x kTileCols tokens each: WGMMA -> partials -> promote -> acc
-//   acc (transposed) -> shared [token][64] fp32 -> finish -> D rows, 16 bytes a thread
+//   kWarpgroups consumers, 64 * kWaves weight rows x kTileCols tokens each: WGMMA -> partials -> promote -> acc
+//   acc (transposed) -> shared [token][64 * kWaves] fp32 -> finish -> D rows, 16 bytes a thread
 //
 // Split-K (kSplitK > 1): the blocks of a cluster take consecutive parts of K. Each keeps its sums in shared memory, sends the
 // slice of tokens that block j finishes to block j (bulk copy, completing on j's barrier), and adds what it received in the
@@ -15,8 +15,13 @@
 //   rank 0: [slice 0 | slice 1] --slice 1--> rank 1      partial + received[0..kSplitK-1] -> finish -> D
 //   rank 1: [slice 0 | slice 1] --slice 0--> rank 0
 //
-// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows (weights) = 64 * kWarpgroups, kTileCols
-// (tokens), kWarpgroups, kStages, kStageBlocks, kSplitK, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
+// kReuseRing: the sums take the memory of the ring, where they would not fit beside it (tiles of 256 x 128). The ring starts
+// again only when the tile is written, so this is for grids in which a block has about one tile. With split-K no block sends
+// before the receiver said that its ring is empty (`ready`).
+//
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows (weights) = 64 * kWaves * kWarpgroups,
+// kTileCols (tokens), kWarpgroups, kWaves, kStages, kStageBlocks, kSplitK, kReuseRing, kOutput, kConsumerRegisters,
+// kProducerRegisters, kSmem*.
 // Limits: kN % 8 == 0, kK % 16 == 0; kTileCols % 8 == 0 and at most 256; kTileCols >= kSplitK.
 #pragma once
 
@@ -37,25 +42,31 @@ namespace dgj {
 constexpr u32 kKBlocks = (kK + 127) / 128;
 constexpr u32 kRounds = (kKBlocks + kStageBlocks - 1) / kStageBlocks;  // stages that the whole of K takes
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-constexpr u32 kScaleRows = (kTileRows + 127) / 128;                    // sfb values of a tile and K block
+constexpr u32 kScaleRows = kTileRows / 64;                             // sfb values of a tile and K block
 constexpr u32 kWeightBox = kTileRows * 128, kTokenBox = kTileCols * 128;
 constexpr u32 kScaleBytes = (kTileCols + 4) * 4;                       // of one K block: sfa, then up to 4 of sfb
-constexpr u32 kPitch = 68;                                             // floats of a staged token: 64 and padding
+constexpr u32 kGroupRows = 64 * kWaves;                                // weight rows of one warpgroup
+constexpr u32 kPitch = kGroupRows + 4;                                 // floats of a staged token, with padding
 constexpr u32 kSlice = (kTileCols + kSplitK - 1) / kSplitK;            // tokens that a block of a split finishes
 constexpr u32 kSliceBytes = kSlice * kPitch * 4;
 constexpr u32 kStagingBytes = kSplitK * kSliceBytes;                   // of one warpgroup
-constexpr u32 kInFlight = kTileCols <= 32 ? (kStageBlocks < 4 ? kStageBlocks : 4)  // partials that registers can hold
-                        : kTileCols <= 128 ? (kStageBlocks < 2 ? kStageBlocks : 2) : 1;
+constexpr u32 kSteps = kStageBlocks * kWaves;                          // 64 x kTileCols x 128 products of a stage
+DGJ_DEVICE constexpr u32 in_flight() {                                 // partial sums that registers can hold
+    u32 count = 1;
+    while (count < 4 && kSteps % (2 * count) == 0 && (kWaves + 2 * count) * kTileCols <= 384) count *= 2;
+    return count;
+}
+constexpr u32 kInFlight = in_flight();
 static_assert(kScaleRows <= 4, "sfb of a tile fits its place");
-static_assert(kStageBlocks % kInFlight == 0, "a stage holds whole batches of K blocks");
 using Out = OutputType<kOutput>;
 
 struct Shared {  // addresses
-    u32 weights, tokens, scales, staging, received, full, empty, arrived, freed;
+    u32 weights, tokens, scales, staging, received, full, empty, arrived, freed, ready, written;
     DGJ_DEVICE explicit Shared(u32 base)
         : weights(base + kSmemWeights), tokens(base + kSmemTokens), scales(base + kSmemScales),
           staging(base + kSmemStaging), received(base + kSmemReceived), full(base + kSmemBarriers),
-          empty(full + 8 * kStages), arrived(empty + 8 * kStages), freed(arrived + 8 * kWarpgroups) {}
+          empty(full + 8 * kStages), arrived(empty + 8 * kStages), freed(arrived + 8 * kWarpgroups),
+          ready(freed + 8 * kWarpgroups), written(ready + 8 * kWarpgroups) {}
 };
 
 // Tiles in the order: all token tiles of a weight tile, then the next weight tile (its weights come from L2 then).
@@ -79,8 +90,10 @@ struct Work {
 
 DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const TensorMap& map_b, u32 m) {
     Ring<kStages> ring;
-    for (Work work(m); work.valid(); work.next()) {
+    u32 turn = 0;
+    for (Work work(m); work.valid(); work.next(), turn++) {
         const u32 weight_row = work.weight_row(), token = work.token();
+        if (kReuseRing && turn > 0) ptx::barrier_wait(smem.written, (turn - 1) & 1);
         DGJ_NO_UNROLL
         for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
             const u32 full = smem.full + 8 * ring.stage;
@@ -104,7 +117,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
     Ring<kStages> ring;
     for (Work work(args.m); work.valid(); work.next()) {
-        const u32 token = work.token(), scale_block = work.weight_row() / 128 + lane;
+        const u32 token = work.token(), scale_block = (work.weight_row() + 64 * lane) / 128;
         const bool has_b = lane < kScaleRows && scale_block < kScaleBlocks;
         DGJ_NO_UNROLL
         for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
@@ -147,65 +160,77 @@ DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTil
     }
 }
 
+// Steps first.. of a stage: step s is K block s / kWaves, wave s % kWaves. `scales` are those of the stage.
 template <u32 kPending>
-DGJ_DEVICE void promote_batch(float (&acc)[kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2], u32 scales,
-                              u32 scale_row) {
+DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2], u32 first,
+                              u32 scales, u32 group) {
     constexpr u32 kIndex = kInFlight - 1 - kPending;
-    const u32 block_scales = scales + kIndex * kScaleBytes;
-    const float sfb = ptx::load_shared(block_scales + (kTileCols + scale_row) * 4);
+    const u32 wave = (first + kIndex) % kWaves, block_scales = scales + (first + kIndex) / kWaves * kScaleBytes;
+    const float sfb = ptx::load_shared(block_scales + (kTileCols + group * kWaves + wave) * 4);
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(partial[kIndex]);
-    promote(acc, partial[kIndex], block_scales, sfb);
-    if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, scales, scale_row);
+    promote(acc[wave], partial[kIndex], block_scales, sfb);
+    if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, first, scales, group);
 }
 
 DGJ_DEVICE void multiply(const Shared& smem, Ring<kStages>& ring, const Work& work, u32 group,
-                         float (&acc)[kTileCols / 2]) {
+                         float (&acc)[kWaves][kTileCols / 2]) {
     float partial[kInFlight][kTileCols / 2];
     DGJ_NO_UNROLL
     for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
+        const u32 weights = smem.weights + ring.stage * kStageBlocks * kWeightBox + group * kGroupRows * 128;
+        const u32 tokens = smem.tokens + ring.stage * kStageBlocks * kTokenBox;
+        const u32 scales = smem.scales + ring.stage * kStageBlocks * kScaleBytes;
         ptx::barrier_wait(smem.full + 8 * ring.stage, ring.phase);
         DGJ_UNROLL
-        for (u32 first = 0; first < kStageBlocks; first += kInFlight) {
-            const u32 block = ring.stage * kStageBlocks + first;
+        for (u32 first = 0; first < kSteps; first += kInFlight) {
             DGJ_UNROLL
             for (u32 i = 0; i < kInFlight; i++) ptx::pin_registers(partial[i]);
             ptx::wgmma_fence();
             DGJ_UNROLL
             for (u32 i = 0; i < kInFlight; i++) {
-                const u64 weights = ptx::matrix_descriptor(smem.weights + (block + i) * kWeightBox + group * 8192);
-                const u64 tokens = ptx::matrix_descriptor(smem.tokens + (block + i) * kTokenBox);
+                const u32 block = (first + i) / kWaves, wave = (first + i) % kWaves;
+                const u64 a = ptx::matrix_descriptor(weights + block * kWeightBox + wave * 8192);
+                const u64 b = ptx::matrix_descriptor(tokens + block * kTokenBox);
                 DGJ_UNROLL
-                for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial[i], weights + 2 * k, tokens + 2 * k, k != 0);
+                for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial[i], a + 2 * k, b + 2 * k, k != 0);
                 ptx::wgmma_commit();
             }
             DGJ_UNROLL
             for (u32 i = 0; i < kInFlight; i++) ptx::pin_registers(partial[i]);
-            promote_batch<kInFlight - 1>(acc, partial, smem.scales + block * kScaleBytes, group / 2);
+            promote_batch<kInFlight - 1>(acc, partial, first, scales, group);
         }
         ptx::sync_warp();  // every lane has read its scales
         if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * ring.stage);
     }
 }
 
-// The thread's accumulator, transposed, to its warpgroup's staging area [token][64 weight rows].
-DGJ_DEVICE void stage(u32 staging, const float (&acc)[kTileCols / 2]) {
+// The thread's accumulator, transposed, to its warpgroup's staging area [token][64 * kWaves weight rows].
+DGJ_DEVICE void stage(u32 staging, const float (&acc)[kWaves][kTileCols / 2]) {
     const u32 thread = ptx::thread_index() % 128, lane = thread % 32;
-    const u32 row = thread / 32 * 16 + lane / 4;
     DGJ_UNROLL
-    for (u32 i = 0; i < kTileCols / 2; i += 4) {
-        const u32 to = staging + ((i * 2 + lane % 4 * 2) * kPitch + row) * 4;
-        ptx::store_shared(to, acc[i]);
-        ptx::store_shared(to + kPitch * 4, acc[i + 1]);
-        ptx::store_shared(to + 32, acc[i + 2]);
-        ptx::store_shared(to + kPitch * 4 + 32, acc[i + 3]);
+    for (u32 w = 0; w < kWaves; w++) {
+        const u32 row = w * 64 + thread / 32 * 16 + lane / 4;
+        DGJ_UNROLL
+        for (u32 i = 0; i < kTileCols / 2; i += 4) {
+            const u32 to = staging + ((i * 2 + lane % 4 * 2) * kPitch + row) * 4;
+            ptx::store_shared(to, acc[w][i]);
+            ptx::store_shared(to + kPitch * 4, acc[w][i + 1]);
+            ptx::store_shared(to + 32, acc[w][i + 2]);
+            ptx::store_shared(to + kPitch * 4 + 32, acc[w][i + 3]);
+        }
     }
 }
 
 // Eight neighbours of one row of D, from values in registers.
 DGJ_DEVICE void store_eight(const GemmArgs& args, float (&v)[8], u32 row, u32 column) {
-    DGJ_UNROLL
-    for (u32 i = 0; i < 8; i++) v[i] = finish<kOutput>(args, v[i], row, column + i);
+    if (args.bias == nullptr && args.c == nullptr) {
+        DGJ_UNROLL
+        for (u32 i = 0; i < 8; i++) v[i] = ptx::mul(v[i], args.alpha);
+    } else {
+        DGJ_UNROLL
+        for (u32 i = 0; i < 8; i++) v[i] = finish<kOutput>(args, v[i], row, column + i);
+    }
     const i64 at = (i64)row * args.ldd + column;
     if constexpr (kOutput == Output::kF32) {
         float* d = (float*)args.d + at;
@@ -229,11 +254,13 @@ DGJ_DEVICE void add_eight(float (&v)[8], u32 address) {
 template <class Part>
 DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 token, u32 first_token, u32 tokens,
                            Part part) {
-    const u32 thread = ptx::thread_index() % 128, column = weight_row + group * 64 + thread % 8 * 8;
+    constexpr u32 kThreadsPerToken = kGroupRows / 8;
+    const u32 thread = ptx::thread_index() % 128, place = thread % kThreadsPerToken * 8;
+    const u32 column = weight_row + group * kGroupRows + place;
     if (column >= kN) return;
     DGJ_NO_UNROLL
-    for (u32 t = thread / 8; t < tokens; t += 16) {
-        const u32 row = token + first_token + t, offset = (t * kPitch + thread % 8 * 8) * 4;
+    for (u32 t = thread / kThreadsPerToken; t < tokens; t += 128 / kThreadsPerToken) {
+        const u32 row = token + first_token + t, offset = (t * kPitch + place) * 4;
         if (first_token + t >= kTileCols || row >= args.m) break;
         const Float4 low = ptx::load_shared4(part(0) + offset), high = ptx::load_shared4(part(0) + offset + 16);
         float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -243,42 +270,61 @@ DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 
     }
 }
 
-DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
-    const u32 thread = ptx::thread_index() % 128, rank = kSplitK > 1 ? ptx::cluster_rank() : 0;
+// All parts of a tile to D. `turn` counts the block's tiles; barriers of a warpgroup have one phase a turn.
+DGJ_DEVICE void reduce_and_write(const Shared& smem, const GemmArgs& args, const Work& work, u32 group, u32 turn,
+                                 const float (&acc)[kWaves][kTileCols / 2]) {
+    const u32 thread = ptx::thread_index() % 128, rank = ptx::cluster_rank();
     const u32 staging = smem.staging + group * kStagingBytes;
-    const u32 received = smem.received + group * kSplitK * kSliceBytes;
-    const u32 arrived = smem.arrived + 8 * group, freed = smem.freed + 8 * group;
+    const u32 received = smem.received + group * kStagingBytes;
+    const u32 arrived = smem.arrived + 8 * group, freed = smem.freed + 8 * group, ready = smem.ready + 8 * group;
+    if constexpr (kReuseRing) {
+        if (thread < kSplitK && thread != rank) ptx::barrier_arrive_remote(ready, thread);
+        ptx::barrier_wait(ready, turn & 1);
+    } else if (turn > 0) {
+        // all others have added what this block sent them last time, so staging and their slots are free
+        ptx::barrier_wait(freed, (turn - 1) & 1);
+    }
+    ptx::sync_threads(1 + group, 128);
+    stage(staging, acc);
+    ptx::fence_async_shared();
+    ptx::sync_threads(1 + group, 128);
+    if (thread == 0) {
+        ptx::barrier_arrive_expect(arrived, (kSplitK - 1) * kSliceBytes);
+        for (u32 to = 0; to < kSplitK; to++) {
+            if (to == rank) continue;
+            ptx::copy_to_block(received + rank * kSliceBytes, staging + to * kSliceBytes, kSliceBytes, arrived, to);
+        }
+    }
+    ptx::barrier_wait(arrived, turn & 1);
+    const u32 first_token = rank * kSlice;
+    write_rows(args, group, work.weight_row(), work.token(), first_token, kSlice, [=](u32 r) {
+        return r == rank ? staging + first_token * kPitch * 4 : received + r * kSliceBytes;
+    });
+    ptx::sync_threads(1 + group, 128);  // all reads done before the slots are given back
+    if (thread < kSplitK && thread != rank) ptx::barrier_arrive_remote(freed, thread);
+    if (kReuseRing && !work.last()) ptx::barrier_wait(freed, turn & 1);  // what was sent has been read
+}
+
+DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
     Ring<kStages> ring;
-    u32 turn = 0;  // tiles done by this block
+    u32 turn = 0;
     for (Work work(args.m); work.valid(); work.next(), turn++) {
-        float acc[kTileCols / 2] = {};
+        float acc[kWaves][kTileCols / 2] = {};
         multiply(smem, ring, work, group, acc);
-        if constexpr (kSplitK == 1) {
+        if constexpr (kReuseRing) ptx::sync_threads(1 + kWarpgroups, 128 * kWarpgroups);  // nobody reads the ring any more
+        if constexpr (kSplitK > 1) {
+            reduce_and_write(smem, args, work, group, turn, acc);
+        } else {
+            const u32 staging = smem.staging + group * kStagingBytes;
             ptx::sync_threads(1 + group, 128);  // the previous tile has been read
             stage(staging, acc);
             ptx::sync_threads(1 + group, 128);
             write_rows(args, group, work.weight_row(), work.token(), 0, kTileCols, [=](u32) { return staging; });
-        } else {
-            // freed: all others have added what this block sent them last time, so staging and their slots are free
-            if (turn > 0) ptx::barrier_wait(freed, (turn - 1) & 1);
-            ptx::sync_threads(1 + group, 128);
-            stage(staging, acc);
-            ptx::fence_async_shared();
-            ptx::sync_threads(1 + group, 128);
-            if (thread == 0) {
-                ptx::barrier_arrive_expect(arrived, (kSplitK - 1) * kSliceBytes);
-                for (u32 to = 0; to < kSplitK; to++) {
-                    if (to == rank) continue;
-                    ptx::copy_to_block(received + rank * kSliceBytes, staging + to * kSliceBytes, kSliceBytes, arrived, to);
-                }
-            }
-            ptx::barrier_wait(arrived, turn & 1);
-            const u32 first_token = rank * kSlice;
-            write_rows(args, group, work.weight_row(), work.token(), first_token, kSlice, [=](u32 r) {
-                return r == rank ? staging + first_token * kPitch * 4 : received + r * kSliceBytes;
-            });
-            ptx::sync_threads(1 + group, 128);  // all reads done before the slots are given back
-            if (thread < kSplitK && thread != rank) ptx::barrier_arrive_remote(freed, thread);
+        }
+        if (kReuseRing && !work.last()) {
+            ptx::fence_async_shared();  // the copy engine writes next where this warp read and wrote
+            ptx::sync_warp();
+            if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.written);
         }
     }
 }
@@ -299,8 +345,10 @@ DGJ_DEVICE void fp8_gemm_swap_ab(const TensorMap& map_a, const TensorMap& map_b,
             for (u32 g = 0; g < kWarpgroups; g++) {
                 ptx::barrier_init(smem.arrived + 8 * g, 1);
                 ptx::barrier_init(smem.freed + 8 * g, kSplitK - 1);
+                ptx::barrier_init(smem.ready + 8 * g, kSplitK - 1);
             }
         }
+        ptx::barrier_init(smem.written, 4 * kWarpgroups);
         ptx::fence_barrier_init();
     }
     if constexpr (kSplitK > 1) ptx::sync_cluster();

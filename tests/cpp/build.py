@@ -1,4 +1,4 @@
-"""Builds the small C++ programs of tests/cpp with the plain compiler: what they drive needs neither torch nor a GPU."""
+"""Builds the small C++ programs of tests/cpp with the plain compiler: they need neither torch nor a GPU."""
 
 import concurrent.futures
 import hashlib

@@ -1,5 +1,6 @@
 // Drives csrc/cache with a compiler that is a counter, and with a file system that can fail.
-//   key | get | threads N | keys N | find | root | hold | hold-fork | fork | drop | forget | parse FILE | sha FILE | image
+//   key | get | threads N | keys N | find | root | hold | hold-fork | fork | drop | forget
+//   parse FILE | sha FILE
 
 #include <elf.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 // Drives csrc/compile without Python and without torch.
-//   [--site DIR]... [--driver 13000] [--preload LIB] find | options ARCH | compile FILE ENTRY ARCH OUT | fork FILE ENTRY ARCH
+//   [--site DIR]... [--driver 13000] [--preload LIB] COMMAND
+//   find | options ARCH | compile FILE ENTRY ARCH OUT | fork FILE ENTRY ARCH
 //   image FILE ENTRY | truncate FILE ENTRY | log FILE | torch-major
 
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 """The promises of docs/cache.md that the first form of the cache keeps, each by its number there.
 
-The C++ cache runs in small processes of its own with a compiler that only counts, so that hundreds of crashes are cheap.
+The C++ cache runs in small processes of its own with a compiler that only counts, so hundreds of crashes
+are cheap.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ def wait_for_line(process):
     return json.loads(process.stdout.readline())
 
 
-# ---- P1, P2: the key ------------------------------------------------------------------------------------------------
+# ---- P1, P2: the key ---------------------------------------------------------------------------
 
 
 def field(text):
@@ -142,7 +143,7 @@ def test_sha256(driver, tmp_path):
         assert set(line.values()) == {hashlib.sha256(data[:n]).hexdigest()}
 
 
-# ---- the entry ------------------------------------------------------------------------------------------------------
+# ---- the entry ---------------------------------------------------------------------------------
 
 
 def test_entry_follows_its_grammar(driver, root, env):
@@ -182,7 +183,7 @@ def test_one_line_in_the_log_for_each_compile(driver, env):
     assert driver.run("get", env=env).warnings == []
 
 
-# ---- P3: nothing that failed is published ---------------------------------------------------------------------------
+# ---- P3: nothing that failed is published ------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiler", ["error", "empty", "garbage", "truncated", "wrong-symbol"])
@@ -198,7 +199,7 @@ def test_p3_failures_are_not_published(driver, root, env, marker, compiler):
     assert driver.run("get", env=env).only["origin"] == "compiled"
 
 
-# ---- P4: publishing is atomic ---------------------------------------------------------------------------------------
+# ---- P4: publishing is atomic ------------------------------------------------------------------
 
 STEPS = ["open", "write", "fsync", "close", "rename", "mkdir", "fstat", "lstat", "lock_byte", "unlock_byte"]
 
@@ -240,7 +241,7 @@ def test_short_writes_are_continued(driver, root, env):
     assert driver.run("get", env=env).only["origin"] == "disk"
 
 
-# ---- P5: the reader trusts nothing ----------------------------------------------------------------------------------
+# ---- P5: the reader trusts nothing -------------------------------------------------------------
 
 
 def test_p5_every_length_and_every_bit(driver, root, env):
@@ -302,6 +303,18 @@ def test_p5_damage_is_a_miss_and_heals(driver, root, env, damage):
     assert driver.run("get", env=env).only["origin"] == "disk"
 
 
+@pytest.mark.parametrize(("at", "change"), [(8, 1), (12, -1), (12, 1), (16, -1), (16, 1), (24, 1)])
+def test_p5_header_with_a_right_checksum(driver, root, env, at, change):
+    """The checksum alone does not make an entry: format, both lengths and the key are checked as well."""
+    driver.run("get", env=env)
+    (path,) = entries(root)
+    body = bytearray(path.read_bytes()[:-32])
+    body[at] = (body[at] + change) % 256
+    path.write_bytes(body + hashlib.sha256(body).digest())
+    result = driver.run("get", env=env)
+    assert result.only["origin"] == "compiled" and any("not used" in line for line in result.warnings)
+
+
 def test_p5_key_echo(driver, root, env):
     driver.run("keys", 2, env=env)
     first, second = entries(root)
@@ -318,7 +331,7 @@ def test_p6_rejected_by_the_driver_compiles_once(driver, root, env, marker):
     assert compiles(marker) == 2 and len(entries(root)) == 1
 
 
-# ---- P7, P8, P9, P10: one compile for all ---------------------------------------------------------------------------
+# ---- P7, P8, P9, P10: one compile for all ------------------------------------------------------
 
 
 def test_p7_eight_processes_compile_once(driver, env, marker):
@@ -423,7 +436,7 @@ def test_p10_loser_of_the_race_has_its_own_bytes(driver, env, errno_name):
     assert driver.run("get", env=env, fault=f"rename:1+:{errno_name}").only["right_bytes"] == 1
 
 
-# ---- P11: a cache failure never fails a call ------------------------------------------------------------------------
+# ---- P11: a cache failure never fails a call ---------------------------------------------------
 
 ERRORS = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "EXDEV", "ENAMETOOLONG", "EMFILE"]
 
@@ -502,7 +515,7 @@ def test_p11_no_usable_home(driver, tmp_path, home):
     assert not Path("/nonexistent").exists() and list(tmp_path.iterdir()) == []
 
 
-# ---- P12: private ---------------------------------------------------------------------------------------------------
+# ---- P12: private ------------------------------------------------------------------------------
 
 
 def test_p12_created_private_whatever_the_umask(driver, root, env):
@@ -558,7 +571,7 @@ def test_p12_entry_that_others_may_write(driver, root, env):
     assert driver.run("get", env=env).only["origin"] == "compiled"
 
 
-# ---- P16, P17, P19, P25: places, versions, forks, switches ----------------------------------------------------------
+# ---- P16, P17, P19, P25: places, versions, forks, switches -------------------------------------
 
 
 def test_order_of_the_places(driver, tmp_path):
@@ -603,9 +616,7 @@ def test_p1_seeds_serve_another_nvrtc(driver, root, tmp_path):
         assert (result.only["origin"], result.only["right_bytes"]) == ("disk", 1)
         assert sum("another NVRTC" in line for line in result.warnings) == 1
     lines = driver.run("drop", env=env).lines
-    assert [line["origin"] for line in lines] == ["disk", "compiled"], (
-        "a seed that the driver refused is not asked again"
-    )
+    assert [line["origin"] for line in lines] == ["disk", "compiled"], "a refused seed is not asked again"
 
 
 def test_p17_other_versions_miss_and_downgrades_hit(driver, env):
@@ -625,7 +636,8 @@ def test_p18_a_disk_hit_is_quick(driver, env):
 def test_p19_fork_while_another_thread_compiles(driver, env, marker):
     result = driver.run("fork", env=env, marker=marker, sleep=600, lock_wait=200)
     assert result.code == 0
-    # Parent: before, busy. Child: the first from memory, another one, and the busy one by itself after the bounded wait.
+    # Parent: before, busy. Child: the first from memory, another one, and the busy one by itself after
+    # the bounded wait.
     assert len(result.lines) == 5 and all(line["right_bytes"] == 1 for line in result.lines)
     assert [line["origin"] for line in result.lines].count("memory") == 1
 

@@ -1,4 +1,4 @@
-"""csrc/compile: where NVRTC is found, what it is told, and what is accepted from it. No GPU, no torch import."""
+"""csrc/compile: where NVRTC is found, what it is told, what is accepted from it. No GPU, no torch import."""
 
 import hashlib
 import importlib.metadata
@@ -44,7 +44,7 @@ def kernel_file(tmp_path):
 
 
 def fake_site(folder: Path, requires: str | None, layouts: dict[str, Path]) -> Path:
-    """A site-packages folder: torch's metadata with one Requires-Dist line, and NVRTC wheels linked to real ones."""
+    """A site-packages folder: torch's metadata with one Requires-Dist line, links to real NVRTC wheels."""
     if requires is not None:
         info = folder / "torch-2.11.0.dist-info"
         info.mkdir(parents=True)
@@ -60,7 +60,7 @@ def fake_site(folder: Path, requires: str | None, layouts: dict[str, Path]) -> P
     return folder
 
 
-# ---- the search -----------------------------------------------------------------------------------------------------
+# ---- the search --------------------------------------------------------------------------------
 
 
 def test_finds_the_wheel_of_the_installed_torch(driver):
@@ -201,12 +201,12 @@ def test_libraries_without_builtins_are_no_candidates(driver, tmp_path):
     assert "libnvrtc-builtins.so" in answer["message"] and "beside it" in answer["message"]
 
 
-# ---- machines without a toolkit -------------------------------------------------------------------------------------
+# ---- machines without a toolkit ----------------------------------------------------------------
 
 
 @pytest.fixture
 def without_toolkit(tmp_path):
-    """A mount namespace in which no toolkit is visible: neither in /usr/local nor through the loader's cache."""
+    """A mount namespace where no toolkit is visible: neither in /usr/local nor through the loader's cache."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-m", "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not create mount namespaces (unshare -m)")
@@ -253,7 +253,7 @@ def test_wheel_compiles_where_no_toolkit_is(driver, without_toolkit, kernel_file
     assert Path(answer["path"]).is_relative_to(SITE)
 
 
-# ---- compiling ------------------------------------------------------------------------------------------------------
+# ---- compiling ---------------------------------------------------------------------------------
 
 
 def test_options(driver):
@@ -297,7 +297,7 @@ def test_headers_come_from_the_call_only(driver, tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "value.cuh").write_text("#define kValue 4\n")
     outside = subprocess.run(
-        driver.command("compile", source, "k", "sm_90a", "", site=SITE),
+        driver.command("compile", source, "k", "sm_90a", "", site=SITE, failed=tmp_path),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -344,7 +344,9 @@ def test_forked_child_compiles(driver, kernel_file):
 
 
 def test_unknown_architecture(driver, kernel_file):
-    answer = driver.run("compile", kernel_file, "twice", "sm_3", "", site=SITE).only
+    answer = driver.run(
+        "compile", kernel_file, "twice", "sm_3", "", site=SITE, failed=kernel_file.parent
+    ).only
     assert answer["error"] == "compile" and "sm_3" in answer["message"]
 
 
