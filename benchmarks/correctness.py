@@ -78,6 +78,12 @@ class Outcome:
         }
 
 
+def _diff_over_limit(d: torch.Tensor, exact: torch.Tensor, unquantised: torch.Tensor) -> torch.Tensor:
+    """calc_diff against the unquantised product as a part of 1e-3, or of what quantisation alone costs where
+    that is more: with 8 columns and one block of K it scatters around 7e-4 and can pass 1e-3."""
+    return diff_tensor(d, unquantised) / (1.02 * diff_tensor(exact, unquantised)).clamp(min=1e-3)
+
+
 class _Recorder:
     """Collects results on the device and reads them in one go."""
 
@@ -109,8 +115,8 @@ class _Recorder:
                 problems.append(f"{int(bad)} elements out of bounds, worst {worst:.3g} times the bound")
             if broken:
                 problems.append(f"{int(broken)} bytes outside D written")
-            if not diff < 1e-3:
-                problems.append(f"calc_diff {diff:.3g} against the unquantised product")
+            if not diff < 1:
+                problems.append(f"calc_diff {diff:.3g} times its limit against the unquantised product")
             if problems:
                 self.outcome.failures.append(f"{label}: {'; '.join(problems)}")
         self._labels.clear()
@@ -146,7 +152,7 @@ def _prefix_sweep(record: _Recorder, n: int, k: int, ms, dtype=torch.bfloat16) -
         if not _attempt(record.outcome, label, lambda part=part, d=d: core_api.gemm(part, d)):
             continue
         bad, worst = reference.check(d)
-        diff = diff_tensor(d, unquantised[:m]) if m * n >= 1024 else None
+        diff = _diff_over_limit(d, reference.product[:m], unquantised[:m]) if m * n >= 1024 else None
         record.add(label, bad, worst, guard.broken_bytes(), diff)
     record.flush()
 

@@ -7,8 +7,9 @@
 namespace dgj::env {
 namespace {
 constexpr std::array<const EnvVar*, 13> kTable = {
-    &kNvrtc, &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome, &kJit, &kSaveSource, &kCudaHome,
-    &kCudaPath, &kCondaPrefix, &kBatchInvariant, &kVllmBatchInvariant, &kNumThreads,
+    &kNvrtc,      &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
+    &kSaveSource, &kCudaHome, &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
+    &kNumThreads,
 };
 }
 

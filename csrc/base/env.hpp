@@ -1,5 +1,5 @@
-// Every environment variable that the library reads, in one table (README.md has the same table; a test compares them).
-// Variables are read at first use, never at import, and never on the warm path.
+// Every environment variable that the library reads, in one table (README.md has the same table; a test
+// compares them). Variables are read at first use, never at import, and never on the warm path.
 #pragma once
 
 #include <optional>
@@ -15,18 +15,23 @@ struct EnvVar {
 
 namespace env {
 inline constexpr EnvVar kNvrtc{"DGJ_NVRTC", "path of the libnvrtc to use; wins over every other place"};
-inline constexpr EnvVar kCacheDir{"DGJ_CACHE_DIR", "folder of the kernel cache; empty turns the disk cache off"};
-inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR", "DeepGEMM's name; its subfolder deep_gemm_jit is used"};
+inline constexpr EnvVar kCacheDir{"DGJ_CACHE_DIR",
+                                  "folder of the kernel cache; empty turns the disk cache off"};
+inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR",
+                                    "DeepGEMM's name; its subfolder deep_gemm_jit is used"};
 inline constexpr EnvVar kXdgCacheHome{"XDG_CACHE_HOME", "parent of the default cache folder"};
 inline constexpr EnvVar kHome{"HOME", "its .cache/deep_gemm_jit is the last choice for the cache"};
 inline constexpr EnvVar kJit{"DGJ_JIT", "'forbid': a compile raises instead of running"};
-inline constexpr EnvVar kSaveSource{"DGJ_SAVE_SOURCE", "folder where the source of every compiled kernel is written"};
+inline constexpr EnvVar kSaveSource{"DGJ_SAVE_SOURCE",
+                                    "folder where the source of every compiled kernel is written"};
 inline constexpr EnvVar kCudaHome{"CUDA_HOME", "a CUDA toolkit where NVRTC is looked for"};
 inline constexpr EnvVar kCudaPath{"CUDA_PATH", "another name of CUDA_HOME"};
 inline constexpr EnvVar kCondaPrefix{"CONDA_PREFIX", "a conda environment where NVRTC is looked for"};
-inline constexpr EnvVar kBatchInvariant{"DGJ_BATCH_INVARIANT", "1: a row's bits do not depend on the other rows"};
+inline constexpr EnvVar kBatchInvariant{"DGJ_BATCH_INVARIANT",
+                                        "1: a row's bits do not depend on the other rows"};
 inline constexpr EnvVar kVllmBatchInvariant{"VLLM_BATCH_INVARIANT", "vLLM's name of DGJ_BATCH_INVARIANT"};
-inline constexpr EnvVar kNumThreads{"DGJ_NUM_THREADS", "threads of the CPU implementation; default: all cores"};
+inline constexpr EnvVar kNumThreads{"DGJ_NUM_THREADS",
+                                    "threads of the CPU implementation; default: all cores"};
 
 std::span<const EnvVar* const> table();
 

@@ -12,7 +12,8 @@ namespace dgj {
 enum class ErrorKind {
     kValue,           // ValueError: an argument has a value that is not allowed
     kType,            // TypeError: an argument has the wrong type, dtype or device mix
-    kNotImplemented,  // NotImplementedError: recipe, device or architecture not supported; callers fall back on it
+    kNotImplemented,  // NotImplementedError: recipe, device or architecture not supported; callers fall back
+                      // on it
     kCompile,         // deep_gemm_jit.CompileError: NVRTC missing, or it rejected the source
     kJitForbidden,    // deep_gemm_jit.JitForbiddenError: a compile was needed where none is allowed
     kRuntime,         // RuntimeError: the driver refused

@@ -1,4 +1,5 @@
-// Library code never prints. It hands lines to a sink that the bindings point at the Python logger "deep_gemm_jit".
+// Library code never prints. It hands lines to a sink that the bindings point at the Python logger
+// "deep_gemm_jit".
 #pragma once
 
 #include <string>

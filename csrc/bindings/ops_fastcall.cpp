@@ -293,7 +293,8 @@ PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_
 }
 
 // One given plan on a GPU: tests run every candidate, the tuner times them.
-PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
+                           PyObject* keywords) {
     static Signature<9> signature("launch_with_plan",
                                   {"plan", "a", "sfa", "b", "sfb", "d", "c", "bias", "alpha"}, 9, 6);
     std::array<PyObject*, 9> p;

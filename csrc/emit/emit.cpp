@@ -34,14 +34,13 @@ std::string wgmma_header(std::uint32_t n) {
         "#pragma once\n#include \"ptx/base.cuh\"\nnamespace dgj::ptx {{\n"
         "DGJ_DEVICE void wgmma_e4m3(float (&d)[{1}], u64 a, u64 b, u32 accumulate) {{\n"
         "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
-        "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{2}}}, %{1}, %{5}, p, 1, 1;\\n}}\"\n"
+        "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{2}}}, %{1}, %{5}, p, 1, "
+        "1;\\n}}\"\n"
         "        : {3} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n}}\n",
         n, count, registers, operands, count + 2, count + 1);
 }
 
-const char* output_name(DType t) {
-    return t == DType::kF32 ? "kF32" : t == DType::kF16 ? "kF16" : "kBF16";
-}
+const char* output_name(DType t) { return t == DType::kF32 ? "kF32" : t == DType::kF16 ? "kF16" : "kBF16"; }
 
 void add_problem(const KernelPlan& plan, const KernelShape& shape, Constants& c) {
     c.add("kN", plan.problem.n, "columns of D, rows of B");
@@ -49,7 +48,8 @@ void add_problem(const KernelPlan& plan, const KernelShape& shape, Constants& c)
     c.add("kWarpgroups", plan.warpgroups, "consumers: 128 threads each; one more warpgroup produces");
     c.add("kStages", plan.stages, "stages of the ring, as many as shared memory holds");
     c.add("kConsumerRegisters", shape.consumer_registers, "setmaxnreg; 0: as launched");
-    c.add("kProducerRegisters", shape.producer_registers, "what producers need; the rest goes to the consumers");
+    c.add("kProducerRegisters", shape.producer_registers,
+          "what producers need; the rest goes to the consumers");
 }
 
 std::string gemm_text(const KernelPlan& plan, const KernelShape& shape) {
@@ -77,15 +77,18 @@ std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kTileRows", plan.tile_rows, "rows of B (weights): 64 * kWaves for each warpgroup");
     c.add("kTileCols", plan.tile_cols, "rows of A (tokens): N of WGMMA");
     c.add("kWaves", plan.waves, "64-row tiles of a warpgroup");
-    c.add("kStageBlocks", plan.stage_blocks, "blocks of 128 of K on one barrier: few, large stages stream fastest");
+    c.add("kStageBlocks", plan.stage_blocks,
+          "blocks of 128 of K on one barrier: few, large stages stream fastest");
     c.add("kSplitK", plan.split_k, "blocks of a cluster that share K");
-    c.add("kReuseRing", plan.reuse_ring, "1: the sums take the ring's memory, since they do not fit beside it");
+    c.add("kReuseRing", plan.reuse_ring,
+          "1: the sums take the ring's memory, since they do not fit beside it");
     c.add("kSmemWeights", shape.smem.row_operand, "shared memory: B, kStages times kStageBlocks boxes");
     c.add("kSmemTokens", shape.smem.col_operand, "A, kStages times kStageBlocks boxes");
     c.add("kSmemStaging", shape.smem.staging, "sums on their way out, [token][64] for each warpgroup");
     c.add("kSmemReceived", shape.smem.received, "slices that the other blocks of a split sent");
     c.add("kSmemScales", shape.smem.scales, "scales of each stage");
-    c.add("kSmemBarriers", shape.smem.barriers, "full and empty of each stage, arrived and freed of each warpgroup");
+    c.add("kSmemBarriers", shape.smem.barriers,
+          "full and empty of each stage, arrived and freed of each warpgroup");
     return c.text();
 }
 
@@ -95,15 +98,19 @@ KernelSource emit(const KernelPlan& plan) {
     const KernelShape shape = kernel_shape(plan);
     const bool gemm = plan.family == Family::kGemm;
     const std::string instruction = wgmma_header_name(plan.tile_cols);
-    std::string text = fmt::format("// {}\n#include \"{}\"\n\nnamespace dgj {{\n", to_string(plan), instruction);
+    std::string text = fmt::format("// {}\n#include \"{}\"\n\nnamespace dgj {{\n", to_string(plan),
+                                   instruction);
     text += gemm ? gemm_text(plan, shape) : swap_ab_text(plan, shape);
-    text += fmt::format("enum class Output : unsigned {{ kF32, kF16, kBF16 }};\n"
-                        "constexpr Output kOutput = Output::{};  // dtype of D\n}}\n\n",
-                        output_name(plan.problem.d_dtype));
+    text += fmt::format(
+        "enum class Output : unsigned {{ kF32, kF16, kBF16 }};\n"
+        "constexpr Output kOutput = Output::{};  // dtype of D\n}}\n\n",
+        output_name(plan.problem.d_dtype));
     text += fmt::format("#include \"sm90/{}.cuh\"\n\n", gemm ? "fp8_gemm" : "fp8_gemm_swap_ab");
     text += fmt::format(
-        "DGJ_KERNEL({}) dgj_kernel(const DGJ_GRID_CONSTANT dgj::TensorMap a, const DGJ_GRID_CONSTANT dgj::TensorMap b,\n"
-        "    const DGJ_GRID_CONSTANT dgj::TensorMap d, const DGJ_GRID_CONSTANT dgj::GemmArgs args) {{\n    {};\n}}\n",
+        "DGJ_KERNEL({}) dgj_kernel(const DGJ_GRID_CONSTANT dgj::TensorMap a, const DGJ_GRID_CONSTANT "
+        "dgj::TensorMap b,\n"
+        "    const DGJ_GRID_CONSTANT dgj::TensorMap d, const DGJ_GRID_CONSTANT dgj::GemmArgs args) {{\n    "
+        "{};\n}}\n",
         shape.threads, gemm ? "dgj::fp8_gemm(a, b, d, args)" : "dgj::fp8_gemm_swap_ab(a, b, args)");
     KernelSource source;
     source.headers = header_closure(text, {{instruction, wgmma_header(plan.tile_cols)}});

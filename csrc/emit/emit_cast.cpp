@@ -58,15 +58,20 @@ std::vector<CastPlan> make_all_plans() {
 
 void validate(const CastPlan& plan) {
     if (std::find(kDTypes.begin(), kDTypes.end(), plan.x_dtype) == kDTypes.end())
-        fail(ErrorKind::kType, "cast to fp8: x has dtype {}; bfloat16, float16 and float32 can be quantised: "
-             "convert it with x.to(torch.bfloat16)", name_of(plan.x_dtype));
+        fail(ErrorKind::kType,
+             "cast to fp8: x has dtype {}; bfloat16, float16 and float32 can be quantised: "
+             "convert it with x.to(torch.bfloat16)",
+             name_of(plan.x_dtype));
     if (std::find(kGranK.begin(), kGranK.end(), plan.gran_k) == kGranK.end())
         fail(ErrorKind::kValue, "cast to fp8: gran_k is {}; allowed are 32, 64 and 128", plan.gran_k);
     if (plan.gran_rows != 1 && plan.gran_rows != plan.gran_k)
-        fail(ErrorKind::kValue, "cast to fp8: a scale covers {} rows x {} columns; allowed are 1 row (per "
-             "token) and {} rows (per block)", plan.gran_rows, plan.gran_k, plan.gran_k);
+        fail(ErrorKind::kValue,
+             "cast to fp8: a scale covers {} rows x {} columns; allowed are 1 row (per "
+             "token) and {} rows (per block)",
+             plan.gran_rows, plan.gran_k, plan.gran_k);
     if (plan.scale == CastScale::kUe8m0Packed && plan.gran_rows != 1)
-        fail(ErrorKind::kValue, "cast to fp8: packed UE8M0 scales exist for per-token casts only; cast per "
+        fail(ErrorKind::kValue,
+             "cast to fp8: packed UE8M0 scales exist for per-token casts only; cast per "
              "block to fp32 scales and pack those with get_mn_major_tma_aligned_packed_ue8m0_tensor");
 }
 
@@ -136,8 +141,7 @@ KernelSource emit(const CastPlan& plan, std::string_view arch) {
         fmt::arg("scale", scale.constant), fmt::arg("scale_reason", scale.reason),
         fmt::arg("gran_rows", plan.gran_rows), fmt::arg("gran_k", plan.gran_k),
         fmt::arg("threads", shape.threads), fmt::arg("units", shape.units), fmt::arg("span", shape.span),
-        fmt::arg("lanes", shape.lanes),
-        fmt::arg("body", per_token ? "cast_per_token" : "cast_per_block"));
+        fmt::arg("lanes", shape.lanes), fmt::arg("body", per_token ? "cast_per_token" : "cast_per_block"));
     source.headers = header_closure(source.text, {});
     return source;
 }

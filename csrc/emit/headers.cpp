@@ -31,7 +31,8 @@ std::vector<NamedText> header_closure(const std::string& text, const std::vector
         closure.push_back(own != generated.end() ? *own : NamedText{name, embedded_file(name)});
         for (std::string& next : included_names(closure.back().text)) open.push_back(std::move(next));
     }
-    std::sort(closure.begin(), closure.end(), [](const NamedText& a, const NamedText& b) { return a.name < b.name; });
+    std::sort(closure.begin(), closure.end(),
+              [](const NamedText& a, const NamedText& b) { return a.name < b.name; });
     return closure;
 }
 

@@ -10,8 +10,8 @@ namespace dgj {
 
 struct Cost {
     double us = 0;
-    const char* bound = "";       // "tensor core", "dram" or "stream" (into one block)
-    double per_block_tiles = 0;   // tiles that the busiest block takes
+    const char* bound = "";      // "tensor core", "dram" or "stream" (into one block)
+    double per_block_tiles = 0;  // tiles that the busiest block takes
 };
 
 Cost predict(const KernelPlan& plan, std::int64_t m, const DeviceProfile& device);

@@ -34,21 +34,18 @@ struct GemmTile {
 };
 constexpr GemmTile kGemmTiles[] = {{3, 1, 128}, {2, 2, 128}, {2, 1, 192}, {2, 1, 128}, {2, 1, 64}};
 
+// Clusters with multicast are not among them: measured, they were slower on every shape (docs/notes/gemm.md).
 void add_gemm_plans(const GemmProblem& problem, std::vector<KernelPlan>& out) {
     for (const GemmTile& tile : kGemmTiles) {
-        for (std::uint32_t cluster_rows : {1u, 2u}) {
-            for (std::uint32_t cluster_cols : {1u, 2u}) {
-                if (cluster_rows * cluster_cols > 2) continue;
-                KernelPlan plan{.problem = problem, .family = Family::kGemm, .warpgroups = tile.warpgroups,
-                                .waves = tile.waves};
-                plan.tile_rows = 64 * tile.warpgroups * tile.waves;
-                plan.tile_cols = tile.cols;
-                plan.cluster_rows = cluster_rows;
-                plan.cluster_cols = cluster_cols;
-                for (plan.stages = 8; plan.stages > 2 && !fits(plan);) plan.stages--;
-                if (fits(plan)) out.push_back(plan);
-            }
-        }
+        KernelPlan plan{
+            .problem = problem, .family = Family::kGemm, .warpgroups = tile.warpgroups, .waves = tile.waves};
+        plan.tile_rows = 64 * tile.warpgroups * tile.waves;
+        plan.tile_cols = tile.cols;
+        // A whole tile of D staged at once, if three stages are left beside it.
+        const std::uint32_t boxes = problem.d_dtype == DType::kF32 ? 0 : tile.waves * ((tile.cols + 63) / 64);
+        plan.stages = 8;
+        while (plan.stages > 3 && (!fits(plan) || kernel_shape(plan).smem.store_boxes < boxes)) plan.stages--;
+        if (fits(plan)) out.push_back(plan);
     }
 }
 
@@ -71,14 +68,17 @@ void add_swap_ab_plans(const GemmProblem& problem, std::vector<KernelPlan>& out)
         for (std::uint32_t cols : {8u, 16u, 32u, 64u, 128u}) {
             for (std::uint32_t split : {1u, 2u, 3u, 4u, 5u, 6u, 8u}) {
                 if (split > 1 && (problem.batch_invariant || k_blocks < 4 * split)) continue;
-                for (std::uint32_t blocks : {1u, 2u, 4u, 8u}) {
+                for (std::uint32_t blocks : {1u, 2u, 4u}) {
                     if (blocks > 1 && (blocks >= 2 * k_blocks || blocks * split > k_blocks)) continue;
-                    KernelPlan plan{.problem = problem, .family = Family::kGemmSwapAB, .warpgroups = rows.warpgroups,
+                    KernelPlan plan{.problem = problem,
+                                    .family = Family::kGemmSwapAB,
+                                    .warpgroups = rows.warpgroups,
                                     .waves = rows.waves};
                     plan.tile_rows = 64 * rows.warpgroups * rows.waves;
                     plan.tile_cols = cols;
                     const std::uint32_t stage_bytes = blocks * (plan.tile_rows + cols) * 128;
-                    // Large stages stream fastest; one block of 128 is for tiles that are large by themselves.
+                    // Large stages stream fastest; one block of 128 is for tiles that are large by
+                    // themselves.
                     if (stage_bytes > 100 * 1024 || (blocks == 1 && plan.tile_rows + cols < 256)) continue;
                     plan.stage_blocks = blocks;
                     plan.split_k = split;
@@ -102,12 +102,14 @@ std::vector<std::pair<double, const KernelPlan*>> ranked(const std::vector<Kerne
     std::vector<std::pair<double, const KernelPlan*>> order;
     order.reserve(plans.size());
     for (const KernelPlan& p : plans) order.emplace_back(predict(p, m, device).us, &p);
-    std::stable_sort(order.begin(), order.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
     return order;
 }
 
-// The few plans of a problem and which of them each step takes. A problem must be warm with few kernels, so the set is the
-// smallest found (greedily) in which every step has a plan close to its best: 1 %, or more until kMostPlans are enough.
+// The few plans of a problem and which of them each step takes. A problem must be warm with few kernels, so
+// the set is the smallest found (greedily) in which every step has a plan close to its best: 1 %, or more
+// until kMostPlans are enough.
 struct PlanTable {
     std::vector<KernelPlan> plans;
     std::vector<std::pair<std::int64_t, std::uint8_t>> steps;  // last m of the step, index into plans
@@ -120,15 +122,20 @@ std::vector<std::size_t> cover(const std::vector<std::vector<double>>& us, const
     std::vector<bool> covered(best.size(), false);
     std::vector<std::size_t> chosen;
     for (std::size_t left = best.size(); left > 0;) {
-        std::size_t most = 0, pick = 0;
+        double most = 0;
+        std::size_t pick = 0;
         for (std::size_t p = 0; p < us.size(); p++) {
-            std::size_t count = 0;
-            for (std::size_t s = 0; s < best.size(); s++) count += !covered[s] && us[p][s] <= best[s] * tolerance;
-            if (count > most) most = count, pick = p;
+            double score = 0;  // steps covered; of equal plans the faster one
+            for (std::size_t s = 0; s < best.size(); s++)
+                if (!covered[s] && us[p][s] <= best[s] * tolerance)
+                    score += 1 + (tolerance - us[p][s] / best[s]);
+            if (score > most) most = score, pick = p;
         }
-        for (std::size_t s = 0; s < best.size(); s++)
-            if (us[pick][s] <= best[s] * tolerance) covered[s] = true;
-        left -= most;
+        for (std::size_t s = 0; s < best.size(); s++) {
+            if (covered[s] || us[pick][s] > best[s] * tolerance) continue;
+            covered[s] = true;
+            left--;
+        }
         chosen.push_back(pick);
     }
     return chosen;
@@ -186,10 +193,11 @@ const KernelPlan& plan_at(const PlanTable& table, std::int64_t m) {
 
 std::string to_string(const KernelPlan& p) {
     std::string text = fmt::format("{} | {} {}x{} K{} stages {}", to_string(p.problem),
-                                   p.family == Family::kGemm ? "gemm" : "gemm_swap_ab", p.tile_rows, p.tile_cols,
-                                   128 * p.stage_blocks, p.stages);
+                                   p.family == Family::kGemm ? "gemm" : "gemm_swap_ab", p.tile_rows,
+                                   p.tile_cols, 128 * p.stage_blocks, p.stages);
     text += fmt::format(" warpgroups {}x{}", p.warpgroups, p.waves);
-    if (p.cluster_rows * p.cluster_cols > 1) text += fmt::format(" cluster {}x{}", p.cluster_rows, p.cluster_cols);
+    if (p.cluster_rows * p.cluster_cols > 1)
+        text += fmt::format(" cluster {}x{}", p.cluster_rows, p.cluster_cols);
     if (p.split_k > 1) text += fmt::format(" split-K {}", p.split_k);
     if (p.reuse_ring) text += " reuse-ring";
     return text;
@@ -210,8 +218,9 @@ std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, co
     std::vector<Candidate> out;
     for (const auto& [us, plan] : ranked(plans, step_of(m), device)) {
         const Cost cost = predict(*plan, step_of(m), device);
-        out.push_back({*plan, us, fmt::format("{:.0f} tile(s) on the busiest block, bound by {}", cost.per_block_tiles,
-                                              cost.bound)});
+        out.push_back({*plan, us,
+                       fmt::format("{:.0f} tile(s) on the busiest block, bound by {}", cost.per_block_tiles,
+                                   cost.bound)});
     }
     return out;
 }

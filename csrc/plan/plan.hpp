@@ -1,4 +1,5 @@
-// A KernelPlan is every compile-time decision about a kernel; plan() is a step function of m, all_plans() lists its values.
+// A KernelPlan is every compile-time decision about a kernel; plan() is a step function of m, all_plans()
+// lists its values.
 #pragma once
 
 #include <compare>
@@ -20,46 +21,51 @@ enum class Family : std::uint8_t {
 struct KernelPlan {
     GemmProblem problem;
     Family family = Family::kGemm;
-    std::uint32_t warpgroups = 0;       // consumer warpgroups
-    std::uint32_t waves = 1;            // 64-row WGMMA tiles per warpgroup
-    std::uint32_t tile_rows = 0;        // rows of the 64-row operand: 64 * warpgroups * waves
-    std::uint32_t tile_cols = 0;        // N of WGMMA: columns of D (kGemm) or tokens (kGemmSwapAB)
-    std::uint32_t stage_blocks = 1;     // K blocks of 128 that one stage holds
-    std::uint32_t stages = 0;           // stages of the shared-memory ring
-    std::uint32_t cluster_rows = 1;     // CTAs of a cluster along tile rows; they share (multicast) the column operand
-    std::uint32_t cluster_cols = 1;     // CTAs of a cluster along tile columns; they share the row operand
-    std::uint32_t split_k = 1;          // CTAs of a cluster along K, reduced through distributed shared memory
-    std::uint32_t reuse_ring = 0;       // kGemmSwapAB, 1: the sums take the ring's memory, as they don't fit beside it
-    std::uint32_t raster = 8;           // tiles of the row dimension that are walked together for L2
+    std::uint32_t warpgroups = 0;    // consumer warpgroups
+    std::uint32_t waves = 1;         // 64-row WGMMA tiles per warpgroup
+    std::uint32_t tile_rows = 0;     // rows of the 64-row operand: 64 * warpgroups * waves
+    std::uint32_t tile_cols = 0;     // N of WGMMA: columns of D (kGemm) or tokens (kGemmSwapAB)
+    std::uint32_t stage_blocks = 1;  // K blocks of 128 that one stage holds
+    std::uint32_t stages = 0;        // stages of the shared-memory ring
+    std::uint32_t cluster_rows = 1;  // CTAs of a cluster along tile rows; they share (multicast) the column
+                                     // operand
+    std::uint32_t cluster_cols = 1;  // CTAs of a cluster along tile columns; they share the row operand
+    std::uint32_t split_k = 1;       // CTAs of a cluster along K, reduced through distributed shared memory
+    std::uint32_t reuse_ring = 0;    // kGemmSwapAB, 1: the sums take the ring's memory, as they don't fit
+                                     // beside it
+    std::uint32_t raster = 8;        // tiles of the row dimension that are walked together for L2
     auto operator<=>(const KernelPlan&) const = default;
 };
 
 std::string to_string(const KernelPlan& plan);  // one line
 void validate(const KernelPlan& plan);          // throws Error(kValue) unless a planner could have made it
 
-inline constexpr std::uint32_t kScaleChunk = 4;  // kGemm: K blocks of scales that one of their two stages holds
+inline constexpr std::uint32_t kScaleChunk = 4;  // kGemm: K blocks of scales that one of their two stages
+                                                 // holds
 
 // Offsets into dynamic shared memory. "row" is the 64-row operand of WGMMA, "col" the other one.
 struct SmemLayout {
     std::uint32_t row_operand = 0, col_operand = 0, staging = 0, received = 0, scales = 0, barriers = 0;
-    std::uint32_t store_boxes = 0;      // kGemm: 8 KB boxes of D that a warpgroup stages at a time (0: no staging)
+    std::uint32_t store_boxes = 0;  // kGemm: 8 KB boxes of D that a warpgroup stages at a time (0: no
+                                    // staging)
     std::uint32_t bytes = 0;
 };
 
 // What follows from a plan; computed in one place so that emit, launch and tests agree.
 struct KernelShape {
     std::uint32_t threads = 0;
-    std::uint32_t smem_bytes = 0;       // dynamic shared memory
-    std::uint32_t cluster = 1;          // CTAs of a cluster
+    std::uint32_t smem_bytes = 0;                                  // dynamic shared memory
+    std::uint32_t cluster = 1;                                     // CTAs of a cluster
     std::uint32_t consumer_registers = 0, producer_registers = 0;  // for setmaxnreg; 0: as launched
     SmemLayout smem;
-    // Boxes of the tensor maps, all with the 128-byte swizzle: A and B as bytes, inner extent 128; D in its dtype, inner
-    // extent 128 bytes. d_box_rows == 0: the kernel stores D itself and takes an all-zero map.
+    // Boxes of the tensor maps, all with the 128-byte swizzle: A and B as bytes, inner extent 128; D in its
+    // dtype, inner extent 128 bytes. d_box_rows == 0: the kernel stores D itself and takes an all-zero map.
     std::uint32_t a_box_rows = 0, b_box_rows = 0, d_box_rows = 0;
 };
 KernelShape kernel_shape(const KernelPlan& plan);
 
-// Blocks of the grid for m rows when at most num_sms SMs may be used: a multiple of the cluster size, at least one cluster.
+// Blocks of the grid for m rows when at most num_sms SMs may be used: a multiple of the cluster size, at
+// least one cluster.
 std::uint32_t grid_blocks(const KernelPlan& plan, std::int64_t m, std::uint32_t num_sms);
 
 struct Candidate {
@@ -75,7 +81,8 @@ std::uint32_t max_clusters(std::uint32_t sms, std::uint32_t cluster);
 
 KernelPlan plan(const GemmProblem& problem, std::int64_t m, const DeviceProfile& device);
 
-// Every value that plan() takes for m in 1..max_rows (nullopt: any m), without duplicates, in order of first use.
+// Every value that plan() takes for m in 1..max_rows (nullopt: any m), without duplicates, in order of first
+// use.
 std::vector<KernelPlan> all_plans(const GemmProblem& problem, const DeviceProfile& device,
                                   std::optional<std::int64_t> max_rows = std::nullopt);
 

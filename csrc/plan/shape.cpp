@@ -19,7 +19,8 @@ std::uint32_t scale_width(std::uint32_t cols) {  // kScaleWidth in sm90/fp8_gemm
 
 SmemLayout gemm_layout(const KernelPlan& plan) {
     SmemLayout l;
-    const std::uint32_t scales = (plan.tile_rows + plan.tile_cols / scale_width(plan.tile_cols)) * 4;
+    const std::uint32_t scales = (plan.tile_rows + align(plan.tile_cols / scale_width(plan.tile_cols), 4)) *
+                                 4;
     l.col_operand = plan.stages * plan.tile_rows * 128;
     l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
     const std::uint32_t ring = 2 * kScaleChunk * scales, barriers = plan.stages * 16 + 32;
@@ -28,9 +29,8 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
         // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
         const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
         l.store_boxes = boxes;
-        while (l.store_boxes > 1 &&
-               (boxes % l.store_boxes != 0 ||
-                l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSmemLimit))
+        while (l.store_boxes > 1 && (boxes % l.store_boxes != 0 ||
+                                     l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSmemLimit))
             l.store_boxes--;
     }
     l.received = l.staging + plan.warpgroups * l.store_boxes * 8192;
@@ -66,7 +66,8 @@ KernelShape kernel_shape(const KernelPlan& plan) {
     s.cluster = plan.cluster_rows * plan.cluster_cols * plan.split_k;
     s.smem = gemm ? gemm_layout(plan) : swap_ab_layout(plan);
     s.smem_bytes = s.smem.bytes;
-    // A block is launched with 65536 / threads registers each, in steps of 8; setmaxnreg moves them between warpgroups.
+    // A block is launched with 65536 / threads registers each, in steps of 8; setmaxnreg moves them between
+    // warpgroups.
     if (plan.warpgroups == 2) s.consumer_registers = 232, s.producer_registers = 40;
     if (plan.warpgroups == 3) s.consumer_registers = 160, s.producer_registers = 32;
     if (gemm) {
@@ -95,8 +96,7 @@ std::uint32_t grid_blocks(const KernelPlan& plan, std::int64_t m, std::uint32_t 
     if (plan.family == Family::kGemm)
         units = ceil_div(ceil_div(m, plan.tile_rows), plan.cluster_rows) *
                 ceil_div(ceil_div(n, plan.tile_cols), plan.cluster_cols);
-    else
-        units = ceil_div(n, plan.tile_rows) * ceil_div(m, plan.tile_cols);
+    else units = ceil_div(n, plan.tile_rows) * ceil_div(m, plan.tile_cols);
     const std::int64_t clusters = std::min<std::int64_t>(units, max_clusters(num_sms, shape.cluster));
     return static_cast<std::uint32_t>(std::max<std::int64_t>(clusters, 1) * shape.cluster);
 }

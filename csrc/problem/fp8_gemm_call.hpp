@@ -1,5 +1,6 @@
-// One call of fp8_gemm_nt: D[m, n] = round(alpha * sum_k A[m, k] B[n, k] + bias[n] + c[m, n]), after validation.
-// Shared by the CPU and the GPU implementation, so both refuse the same arguments with the same words.
+// One call of fp8_gemm_nt: D[m, n] = round(alpha * sum_k A[m, k] B[n, k] + bias[n] + c[m, n]), after
+// validation. Shared by the CPU and the GPU implementation, so both refuse the same arguments with the same
+// words.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace dgj {
 
-struct Fp8GemmArgs {  // as given; c and bias have data == nullptr and ndim == -1 when absent
-    TensorView a;     // e4m3 [M, K]
-    TensorView sfa;   // fp32 [M, ceil(K/128)]
-    TensorView b;     // e4m3 [N, K]
-    TensorView sfb;   // fp32 [ceil(N/128), ceil(K/128)]
-    TensorView d;     // bf16 | fp16 | fp32 [M, N]
+struct Fp8GemmArgs {              // as given; c and bias have data == nullptr and ndim == -1 when absent
+    TensorView a;                 // e4m3 [M, K]
+    TensorView sfa;               // fp32 [M, ceil(K/128)]
+    TensorView b;                 // e4m3 [N, K]
+    TensorView sfb;               // fp32 [ceil(N/128), ceil(K/128)]
+    TensorView d;                 // bf16 | fp16 | fp32 [M, N]
     TensorView c{.ndim = -1};     // D's dtype and shape, any row stride
     TensorView bias{.ndim = -1};  // [N], fp32 or D's dtype
     float alpha = 1.0f;
@@ -37,7 +38,8 @@ struct Fp8GemmCall {  // strides in elements; every size-1 dimension's stride re
     float alpha = 1.0f;
 };
 
-// Throws Error with the argument's name, value, what is allowed and the remedy. `function` is the public name.
+// Throws Error with the argument's name, value, what is allowed and the remedy. `function` is the public
+// name.
 Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function = "fp8_gemm_nt");
 
 }  // namespace dgj

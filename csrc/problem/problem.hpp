@@ -1,5 +1,5 @@
-// What the caller asked, validated: plain data, hashable, printable, no pointers. M is not part of it: M only selects
-// among the few plans that a problem has.
+// What the caller asked, validated: plain data, hashable, printable, no pointers. M is not part of it: M only
+// selects among the few plans that a problem has.
 #pragma once
 
 #include <compare>
@@ -18,11 +18,11 @@ enum class ScaleRecipe : std::uint8_t { kBlock128 };
 struct GemmProblem {
     GroupLayout layout = GroupLayout::kDense;
     ScaleRecipe recipe = ScaleRecipe::kBlock128;
-    DType d_dtype = DType::kBF16;   // BF16, F16 or F32
-    std::uint32_t n = 0;            // rows of B, columns of D; a multiple of 8
-    std::uint32_t k = 0;            // inner extent; a multiple of 16
+    DType d_dtype = DType::kBF16;  // BF16, F16 or F32
+    std::uint32_t n = 0;           // rows of B, columns of D; a multiple of 8
+    std::uint32_t k = 0;           // inner extent; a multiple of 16
     std::uint32_t groups = 1;
-    bool batch_invariant = false;   // a row's bits depend on nothing but its own row of A, B and their scales
+    bool batch_invariant = false;  // a row's bits depend on nothing but its own row of A, B and their scales
     auto operator<=>(const GemmProblem&) const = default;
 };
 

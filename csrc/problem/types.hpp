@@ -7,13 +7,29 @@
 
 namespace dgj {
 
-enum class DType : std::uint8_t { kUnknown, kF32, kF16, kBF16, kE4M3, kE5M2, kI8, kU8, kI32, kI64, kF64, kE8M0 };
+enum class DType : std::uint8_t {
+    kUnknown,
+    kF32,
+    kF16,
+    kBF16,
+    kE4M3,
+    kE5M2,
+    kI8,
+    kU8,
+    kI32,
+    kI64,
+    kF64,
+    kE8M0
+};
 
 constexpr int size_of(DType t) {
     switch (t) {
-        case DType::kF32: case DType::kI32: return 4;
-        case DType::kF16: case DType::kBF16: return 2;
-        case DType::kI64: case DType::kF64: return 8;
+        case DType::kF32:
+        case DType::kI32: return 4;
+        case DType::kF16:
+        case DType::kBF16: return 2;
+        case DType::kI64:
+        case DType::kF64: return 8;
         case DType::kUnknown: return 0;
         default: return 1;
     }

@@ -28,14 +28,15 @@ const LoadedKernel& loaded(const CastPlan& plan, int device, StreamHandle stream
     if (device < 0 || device >= kMaxDevices)
         fail(ErrorKind::kValue, "cast to fp8: CUDA device {} is not one of 0 to {}", device, kMaxDevices - 1);
     auto& place = g_kernels[static_cast<std::size_t>(device)][index_of(plan)];
-    if (const LoadedKernel* known = place.load(std::memory_order_acquire)) [[likely]] return *known;
+    if (const LoadedKernel* known = place.load(std::memory_order_acquire)) [[likely]]
+        return *known;
 
     const DeviceState& state = device_state(device);
     const std::lock_guard lock(g_mutex);
     if (const LoadedKernel* known = place.load(std::memory_order_acquire)) return *known;
     const KernelSource source = emit(plan, state.profile->arch);
-    auto kernel = std::make_unique<LoadedKernel>(
-        load_kernel(source, to_string(plan), device, cast_shape(plan).smem_bytes, stream));
+    auto kernel = std::make_unique<LoadedKernel>(load_kernel(source, to_string(plan), device,
+                                                             cast_shape(plan).smem_bytes, stream));
     const LoadedKernel* published = kernel.release();
     place.store(published, std::memory_order_release);
     return *published;
@@ -73,8 +74,10 @@ void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream) 
     const CastPlan plan = plan_of(call);
     if (call.rows == 0 || call.cols == 0) return;
     if (call.cols > kIndexLimit - 1024)
-        fail(ErrorKind::kValue, "cast to fp8: x has {} columns; at most {} are supported: reshape it into "
-             "more rows", call.cols, kIndexLimit - 1024);
+        fail(ErrorKind::kValue,
+             "cast to fp8: x has {} columns; at most {} are supported: reshape it into "
+             "more rows",
+             call.cols, kIndexLimit - 1024);
     const CastShape shape = cast_shape(plan);
     const LoadedKernel& kernel = loaded(plan, device.index, stream);
 
@@ -87,8 +90,8 @@ void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream) 
     const std::int64_t scale_blocks = (call.cols + plan.gran_k - 1) / plan.gran_k;
     // What a row (of scale blocks) and a CTA hold of what the kernel counts: slots or scale blocks.
     const std::int64_t per_row = per_token ? scale_blocks * shape.lanes : scale_blocks;
-    const std::int64_t per_cta =
-        per_token ? shape.threads * (shape.units / shape.span) : shape.threads / shape.lanes;
+    const std::int64_t per_cta = per_token ? shape.threads * (shape.units / shape.span)
+                                           : shape.threads / shape.lanes;
 
     CastArgs args{};
     args.ldx = call.ldx * element;

@@ -169,7 +169,8 @@ void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, Stre
     check_device(call);
     const GemmProblem& problem = plan.problem;
     if (problem.n != call.n || problem.k != call.k || problem.d_dtype != call.d_dtype)
-        fail(ErrorKind::kValue, "launch_with_plan: the plan is for {}, but the tensors have n = {}, k = {}, d {}",
+        fail(ErrorKind::kValue,
+             "launch_with_plan: the plan is for {}, but the tensors have n = {}, k = {}, d {}",
              to_string(problem), call.n, call.k, name_of(call.d_dtype));
     if (call.m == 0) return;
     const LaunchPlan& lp = obtain_plan(plan, call.device.index, stream);

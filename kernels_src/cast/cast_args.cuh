@@ -11,9 +11,9 @@ struct Divider {
 struct CastArgs {
     const void* x;
     void* q;
-    void* sf;                                    // fp32, or bytes of packed UE8M0 words
-    long long ldx, ldq;                          // row pitches in bytes
-    long long sf_stride_row, sf_stride_block;    // in fp32 elements or int32 words
+    void* sf;                                  // fp32, or bytes of packed UE8M0 words
+    long long ldx, ldq;                        // row pitches in bytes
+    long long sf_stride_row, sf_stride_block;  // in fp32 elements or int32 words
     unsigned rows, cols;
     Divider per_row;  // scale blocks of a row; per token times the threads that share a block
     unsigned vector;  // cols, and the addresses of all rows of x and q, allow 16-byte units of x

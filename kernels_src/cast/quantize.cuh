@@ -66,7 +66,8 @@ struct Unit {
     DGJ_DEVICE static ptx::Word2 quantize(const Word4& x, float inverse) {
         if constexpr (kWide) {
             return {scale_two(ptx::from_bits(x.x), ptx::from_bits(x.y), inverse) |
-                        scale_two(ptx::from_bits(x.z), ptx::from_bits(x.w), inverse) << 16, 0};
+                        scale_two(ptx::from_bits(x.z), ptx::from_bits(x.w), inverse) << 16,
+                    0};
         } else {
             return {quantize_two(x.x, inverse) | quantize_two(x.y, inverse) << 16,
                     quantize_two(x.z, inverse) | quantize_two(x.w, inverse) << 16};

@@ -1,5 +1,6 @@
-// The last step of every kernel: value -> alpha * value + bias + c in FP32, rounded once to D's dtype. One order of the
-// operations everywhere, so that every kernel family gives the same bits. `Output` (kF32, kF16, kBF16) comes with the plan.
+// The last step of every kernel: value -> alpha * value + bias + c in FP32, rounded once to D's dtype. One
+// order of the operations everywhere, so that every kernel family gives the same bits. `Output` (kF32, kF16,
+// kBF16) comes with the plan.
 #pragma once
 
 #include "parts/gemm_args.cuh"
@@ -38,7 +39,8 @@ template <Output kType>
 DGJ_DEVICE float finish(const GemmArgs& args, float value, u32 row, u32 column) {
     value = ptx::mul(value, args.alpha);
     if (args.bias != nullptr) value = ptx::add(value, load_bias<kType>(args, column));
-    if (args.c != nullptr) value = ptx::add(value, OutputType<kType>::load(args.c, (i64)row * args.ldc + column));
+    if (args.c != nullptr)
+        value = ptx::add(value, OutputType<kType>::load(args.c, (i64)row * args.ldc + column));
     return value;
 }
 

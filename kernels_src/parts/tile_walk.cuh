@@ -1,5 +1,6 @@
-// The order in which a persistent grid takes the tiles of D. Clusters take units of kClusterRows x kClusterCols tiles;
-// kRaster rows of units are walked together, column by column, so that what is in flight shares A and B in L2:
+// The order in which a persistent grid takes the tiles of D. Clusters take units of kClusterRows x
+// kClusterCols tiles; kRaster rows of units are walked together, column by column, so that what is in flight
+// shares A and B in L2:
 //
 //      unit column:   0  1  2 ...            kRaster = 2
 //      unit row 0     0  2  4
@@ -35,12 +36,15 @@ struct TileWalk {
     DGJ_DEVICE bool last() const { return unit + step >= units; }
     DGJ_DEVICE void next() { unit += step; }
 
-    // First row and first column of this block's tile. A tile of an incomplete unit can lie outside the matrix.
+    // First row and first column of this block's tile. A tile of an incomplete unit can lie outside the
+    // matrix.
     DGJ_DEVICE void locate(u32& row, u32& col) const {
         const u32 per_band = kRaster * unit_cols;
         const u32 band = unit / per_band, in_band = unit - band * per_band;
-        const u32 rows_left = unit_rows - band * kRaster, band_rows = rows_left < kRaster ? rows_left : kRaster;
-        const u32 unit_col = in_band / band_rows, unit_row = band * kRaster + (in_band - unit_col * band_rows);
+        const u32 rows_left = unit_rows - band * kRaster,
+                  band_rows = rows_left < kRaster ? rows_left : kRaster;
+        const u32 unit_col = in_band / band_rows,
+                  unit_row = band * kRaster + (in_band - unit_col * band_rows);
         row = (unit_row * kClusterRows + row_in_cluster) * kTileRows;
         col = (unit_col * kClusterCols + col_in_cluster) * kTileCols;
     }

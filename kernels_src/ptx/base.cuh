@@ -1,5 +1,6 @@
 // Names that every device file uses: integer types, function qualifiers, the thread's place in the grid.
-// Everything CUDA-specific stands in this folder, so that another implementation of it can run the same kernels on a CPU.
+// Everything CUDA-specific stands in this folder, so that another implementation of it can run the same
+// kernels on a CPU.
 #pragma once
 
 #define DGJ_DEVICE __device__ __forceinline__

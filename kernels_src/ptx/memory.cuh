@@ -5,12 +5,14 @@
 
 namespace dgj::ptx {
 
-// Base of the dynamic shared memory. The address is taken once, as a value the compiler cannot turn back into a 64-bit
-// generic pointer: otherwise NVRTC re-materialises the conversion at every use.
+// Base of the dynamic shared memory. The address is taken once, as a value the compiler cannot turn back into
+// a 64-bit generic pointer: otherwise NVRTC re-materialises the conversion at every use.
 DGJ_DEVICE u32 shared_base() {
     extern __shared__ __align__(1024) unsigned char dgj_dynamic_shared[];
     u32 base;
-    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"((u64)dgj_dynamic_shared));
+    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }"
+        : "=r"(base)
+        : "l"((u64)dgj_dynamic_shared));
     return base;
 }
 
@@ -27,7 +29,8 @@ DGJ_DEVICE Float2 load_shared2(u32 address) {
 DGJ_DEVICE Float4 load_shared4(u32 address) {
     Float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address));
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address));
     return v;
 }
 DGJ_DEVICE void store_shared(u32 address, float v) {
@@ -55,26 +58,33 @@ DGJ_DEVICE u32 load_global_u32(const void* p) {
 DGJ_DEVICE Word4 load_global_word4(const void* p) {
     Word4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
     return v;
 }
 DGJ_DEVICE void store_global2(void* p, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(x), "f"(y) : "memory");
 }
 DGJ_DEVICE void store_global_word4(void* p, Word4 v) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 
-// Four 8x8 tiles of 16-bit elements from the WGMMA accumulator layout to shared memory. Lane l gives the address of row
-// l % 8 of tile l / 8 (PTX ISA, stmatrix).
+// Four 8x8 tiles of 16-bit elements from the WGMMA accumulator layout to shared memory. Lane l gives the
+// address of row l % 8 of tile l / 8 (PTX ISA, stmatrix).
 DGJ_DEVICE void store_matrix4(u32 address, u32 t0, u32 t1, u32 t2, u32 t3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(t0), "r"(t1),
-                 "r"(t2), "r"(t3) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(t0),
+                 "r"(t1), "r"(t2), "r"(t3)
+                 : "memory");
 }
 
-// Four bytes from global to shared memory without registers; copies zero when `valid` is false and reads nothing then.
+// Four bytes from global to shared memory without registers; copies zero when `valid` is false and reads
+// nothing then.
 DGJ_DEVICE void copy_async4(u32 shared, const void* global, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4u : 0u) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? 4u : 0u)
+                 : "memory");
 }
 
 }  // namespace dgj::ptx

@@ -1,4 +1,5 @@
-// Warpgroup matrix multiply: descriptors and ordering. The instruction of one exact N is generated into ptx/wgmma_n<N>.cuh:
+// Warpgroup matrix multiply: descriptors and ordering. The instruction of one exact N is generated into
+// ptx/wgmma_n<N>.cuh:
 //   void wgmma_e4m3_n<N>(float (&d)[N / 2], u64 a, u64 b, u32 accumulate)    64 x N += 64 x 32 * (N x 32)^T
 #pragma once
 
@@ -6,9 +7,9 @@
 
 namespace dgj::ptx {
 
-// Shared-memory matrix descriptor, K-major with the 128-byte swizzle (PTX ISA, "Matrix descriptor"): bits 0-13 address / 16,
-// 16-29 leading offset (unused in this mode, 1), 32-45 stride between groups of 8 rows = 1024 bytes / 16, 62-63 swizzle = 1.
-// One k step of 32 bytes adds 2 to the address field.
+// Shared-memory matrix descriptor, K-major with the 128-byte swizzle (PTX ISA, "Matrix descriptor"): bits
+// 0-13 address / 16, 16-29 leading offset (unused in this mode, 1), 32-45 stride between groups of 8 rows =
+// 1024 bytes / 16, 62-63 swizzle = 1. One k step of 32 bytes adds 2 to the address field.
 DGJ_DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }

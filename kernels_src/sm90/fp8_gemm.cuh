@@ -1,25 +1,29 @@
-// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for many rows: A e4m3 with an fp32 scale per 1x128, B e4m3
-// with one per 128x128. Partial sums of 128 of K come from the tensor core and are promoted: acc += (sfa * sfb) * partial.
+// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for many rows: A e4m3 with an fp32 scale per
+// 1x128, B e4m3 with one per 128x128. Partial sums of 128 of K come from the tensor core and are promoted:
+// acc += (sfa * sfb) * partial.
 //
 //   warp 0 of the last warpgroup   A, B tiles    --TMA-->       ring of kStages: | A | B |        (128 of K)
-//   warp 1                         sfa, sfb      --cp.async-->  ring of 2:       | sfa | sfb |    (kScaleChunk times 128)
+//   warp 1                         sfa, sfb      --copies-->    ring of 2:       | sfa | sfb |   (kScaleChunk x 128)
 //                                                                        |
 //   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
 //   and each by itself, as soon as it is done:                  acc -> finish -> shared (swizzled) --TMA--> D
 //
-// Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups that do not wait
-// for one another drift apart by up to a ring of stages, so that one promotes or writes its rows out while others multiply.
-// Scales have a ring of their own, since 4-byte copies with any strides take longer than a stage of tiles is ahead.
+// Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups
+// that do not wait for one another drift apart by up to a ring of stages, so that one promotes or writes its
+// rows out while others multiply. Scales have a ring of their own, since copies with any strides take longer
+// than a stage of tiles is ahead.
 //
-// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups, kWaves, kStages,
-// kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters, kProducerRegisters, kStoreBoxes, kSmem*.
-// Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is zero-filled by TMA), kTileRows / kClusterCols and
-// kTileCols / kClusterRows multiples of 8 and at most 256; FP32 output is stored from registers.
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups,
+// kWaves, kStages, kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters,
+// kProducerRegisters, kStoreBoxes, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is
+// zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most 256;
+// FP32 output is stored from registers.
 #pragma once
 
 #include "parts/gemm_args.cuh"
 #include "parts/output.cuh"
 #include "parts/ring.cuh"
+#include "parts/scales.cuh"
 #include "parts/tile_walk.cuh"
 #include "ptx/base.cuh"
 #include "ptx/cluster.cuh"
@@ -35,12 +39,15 @@ namespace dgj {
 constexpr u32 kKBlocks = (kK + 127) / 128;
 constexpr u32 kCluster = kClusterRows * kClusterCols;
 constexpr u32 kABytes = kTileRows * 128, kBBytes = kTileCols * 128;
-constexpr u32 kGroupRows = 64 * kWaves;                                            // rows of one warpgroup
-constexpr u32 kScaleWidth = kTileCols % 128 == 0 ? 128 : kTileCols % 64 == 0 ? 64  // columns that surely share one sfb
-                          : kTileCols % 32 == 0 ? 32 : kTileCols % 16 == 0 ? 16 : 8;
+constexpr u32 kGroupRows = 64 * kWaves;  // rows of one warpgroup
+constexpr u32 kScaleWidth = kTileCols % 128 == 0  ? 128
+                            : kTileCols % 64 == 0 ? 64  // columns that surely share one sfb
+                            : kTileCols % 32 == 0 ? 32
+                            : kTileCols % 16 == 0 ? 16
+                                                  : 8;
 constexpr u32 kScaleCols = kTileCols / kScaleWidth;
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-constexpr u32 kScaleBytes = (kTileRows + kScaleCols) * 4;  // of one K block
+constexpr u32 kScaleBytes = (kTileRows + (kScaleCols + 3) / 4 * 4) * 4;  // of one K block, a multiple of 16
 constexpr u32 kScaleStages = 2;
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
 using Out = OutputType<kOutput>;
@@ -48,11 +55,13 @@ using Out = OutputType<kOutput>;
 struct Shared {  // addresses
     u32 a, b, d, scales, full, empty, scales_full, scales_empty;
     DGJ_DEVICE explicit Shared(u32 base)
-        : a(base + kSmemA), b(base + kSmemB), d(base + kSmemD), scales(base + kSmemScales), full(base + kSmemBarriers),
-          empty(full + 8 * kStages), scales_full(empty + 8 * kStages), scales_empty(scales_full + 8 * kScaleStages) {}
+        : a(base + kSmemA), b(base + kSmemB), d(base + kSmemD), scales(base + kSmemScales),
+          full(base + kSmemBarriers), empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
+          scales_empty(scales_full + 8 * kScaleStages) {}
 };
 
-// One thread: A and B of each stage. With a cluster each block fetches its share of a common operand for all that need it.
+// One thread: A and B of each stage. With a cluster each block fetches its share of a common operand for all
+// that need it.
 DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const TensorMap& map_b, u32 m) {
     Ring<kStages> ring;
     for (Tiles tiles(m, kN); tiles.valid(); tiles.next()) {
@@ -88,40 +97,38 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const 
     }
 }
 
-// One warp: the scales, whatever their strides. Rows outside the problem get zero.
+// One warp: the scales.
 DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
+    const ScaleLoader<kTileRows> loader(args);
     Ring<kScaleStages> ring;
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
         tiles.locate(row, col);
+        const u32 rows_left = row < args.m ? args.m - row : 0;
         const u32 scale_block = (col + lane * kScaleWidth) / 128;
         const bool has_b = lane < kScaleCols && scale_block < kScaleBlocks;
-        const float* sfa = args.sfa + (i64)(row + lane) * args.sfa_stride_m;
         const float* sfb = args.sfb + (has_b ? (i64)scale_block * args.sfb_stride_n : 0);
         DGJ_NO_UNROLL
         for (u32 first = 0; first < kKBlocks; first += kScaleChunk, ring.advance()) {
-            u32 to = smem.scales + ring.stage * kScaleChunk * kScaleBytes;
+            const u32 to = smem.scales + ring.stage * kScaleChunk * kScaleBytes;
+            const u32 full = smem.scales_full + 8 * ring.stage;
+            const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
             ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+            loader.load(to, kScaleBytes, row, rows_left, first, count, full);
             DGJ_NO_UNROLL
-            for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++, to += kScaleBytes) {
-                DGJ_UNROLL
-                for (u32 i = 0; i < kTileRows; i += 32) {
-                    const bool in = row + lane + i < args.m;
-                    ptx::copy_async4(to + (lane + i) * 4, in ? sfa + (i64)i * args.sfa_stride_m : args.sfa, in);
-                }
-                if (lane < kScaleCols) ptx::copy_async4(to + (kTileRows + lane) * 4, sfb, has_b);
-                sfa += args.sfa_stride_k;
-                sfb += args.sfb_stride_k;
-            }
-            ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
+            for (u32 i = 0; i < count; i++, sfb += args.sfb_stride_k)
+                if (lane < kScaleCols)
+                    ptx::copy_async4(to + i * kScaleBytes + (kTileRows + lane) * 4, sfb, has_b);
+            ptx::barrier_arrive_after_copies(full);
         }
     }
 }
 
-// acc += scale * partial. A thread holds columns 8 * chunk + {0, 1} of rows r (elements 0, 1) and r + 8 (2, 3).
-DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], float sfa_low, float sfa_high,
-                        const float (&sfb)[kScaleCols]) {
+// acc += scale * partial. A thread holds columns 8 * chunk + {0, 1} of rows r (elements 0, 1) and r + 8 (2,
+// 3).
+DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], float sfa_low,
+                        float sfa_high, const float (&sfb)[kScaleCols]) {
     DGJ_UNROLL
     for (u32 g = 0; g < kScaleCols; g++) {
         const float low = ptx::mul(sfa_low, sfb[g]), high = ptx::mul(sfa_high, sfb[g]);
@@ -140,7 +147,8 @@ struct Rings {
     Ring<kScaleStages> scales;
 };
 
-// The K loop of one tile for one warpgroup. `row_in_tile` is the first of the two rows of the thread's first wave.
+// The K loop of one tile for one warpgroup. `row_in_tile` is the first of the two rows of the thread's first
+// wave.
 DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in_tile,
                          float (&acc)[kWaves][kTileCols / 2]) {
     const u32 lane = ptx::lane_index();
@@ -186,7 +194,8 @@ DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in
 }
 
 // The last step for every element of the tile, in place; elements outside the matrix are left as they are.
-DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
+DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
+                            float (&acc)[kWaves][kTileCols / 2]) {
     if (args.bias == nullptr && args.c == nullptr) {
         DGJ_UNROLL
         for (u32 w = 0; w < kWaves; w++) {
@@ -199,7 +208,8 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col, f
     for (u32 w = 0; w < kWaves; w++) {
         DGJ_UNROLL
         for (u32 i = 0; i < kTileCols / 2; i += 2) {
-            const u32 row = first_row + w * 64 + i % 4 * 4, column = tile_col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
+            const u32 row = first_row + w * 64 + i % 4 * 4,
+                      column = tile_col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
             if (row >= args.m || column >= kN) continue;
             acc[w][i] = finish<kOutput>(args, acc[w][i], row, column);
             acc[w][i + 1] = finish<kOutput>(args, acc[w][i + 1], row, column + 1);
@@ -208,9 +218,9 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col, f
 }
 
 // 16-bit output: boxes of 64 rows x 64 columns through shared memory, kStoreBoxes of them at a time.
-//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8)  (the map's 128-byte swizzle)
-DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group, u32 tile_row,
-                             u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
+//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8) (the map's swizzle)
+DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group,
+                             u32 tile_row, u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
     constexpr u32 kBoxCols = (kTileCols + 63) / 64, kBoxes = kWaves * kBoxCols;
     const u32 thread = ptx::thread_index() % 128, warp = thread / 32, lane = thread % 32;
     const u32 staging = smem.d + group * kStoreBoxes * 8192;
@@ -227,11 +237,13 @@ DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const G
                 if (box_col * 64 + chunk * 8 >= kTileCols) break;
                 u32 words[4];
                 DGJ_UNROLL
-                for (u32 i = 0; i < 4; i++) {  // words 0, 1: rows r, r + 8 of the first chunk; 2, 3: of the second
+                for (u32 i = 0; i < 4; i++) {  // words 0, 1: rows r, r + 8 of the first chunk; 2, 3: of the
+                                               // second
                     const u32 at = (box_col * 64 + (chunk + i / 2) * 8) / 2 + 2 * (i % 2);
                     words[i] = Out::pack(acc[w][at], acc[w][at + 1]);
                 }
-                ptx::store_matrix4(to + (((chunk + lane / 16) ^ (lane % 8)) * 16), words[0], words[1], words[2], words[3]);
+                ptx::store_matrix4(to + (((chunk + lane / 16) ^ (lane % 8)) * 16), words[0], words[1],
+                                   words[2], words[3]);
             }
         }
         ptx::fence_async_shared();
@@ -283,7 +295,8 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
     if (kOutput != Output::kF32 && thread == 0) ptx::wait_stores_done();
 }
 
-DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_d, const GemmArgs& args) {
+DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_d,
+                         const GemmArgs& args) {
     const Shared smem(ptx::shared_base());
     const u32 warp = ptx::warp_index(), group = warp / 4;
     if (warp == 0 && ptx::lane_index() == 0) {

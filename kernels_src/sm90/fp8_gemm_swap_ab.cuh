@@ -1,33 +1,35 @@
-// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for few rows: the same arithmetic and the same bits as
-// fp8_gemm.cuh, but the weights B are the 64-row operand of WGMMA and the tokens A its N (in steps of 8), so that one token
-// costs one token. The time is that of reading B once; few, large stages (stage_blocks x 128 of K) keep DRAM busy.
+// D[m, n] = alpha * sum_k A[m, k] * B[n, k] + bias[n] + c[m, n] for few rows: the same arithmetic and the
+// same bits as fp8_gemm.cuh, but the weights B are the 64-row operand of WGMMA and the tokens A its N (in
+// steps of 8), so that one token costs one token. The time is that of reading B once; few, large stages
+// (stage_blocks x 128 of K) keep DRAM busy.
 //
 //   warp 0 of the last warpgroup   B, A boxes    --TMA-->       +------------ ring of kStages -------------+
-//   warp 1                         sfa, sfb      --cp.async-->  | B | A | sfa | sfb  (kStageBlocks x 128 K) |
+//   warp 1                         sfa, sfb      --copies-->    | B | A | sfa | sfb  (kStageBlocks x 128 K) |
 //                                                               +--------------------+---------------------+
-//   kWarpgroups consumers, 64 * kWaves weight rows x kTileCols tokens each: WGMMA -> partials -> promote -> acc
+//   kWarpgroups consumers, 64 * kWaves weight rows x kTileCols tokens each: WGMMA -> partials -> promote, acc
 //   acc (transposed) -> shared [token][64 * kWaves] fp32 -> finish -> D rows, 16 bytes a thread
 //
-// Split-K (kSplitK > 1): the blocks of a cluster take consecutive parts of K. Each keeps its sums in shared memory, sends the
-// slice of tokens that block j finishes to block j (bulk copy, completing on j's barrier), and adds what it received in the
-// order of the ranks:
+// Split-K (kSplitK > 1): the blocks of a cluster take consecutive parts of K. Each keeps its sums in shared
+// memory, sends the slice of tokens that block j finishes to block j (bulk copy, completing on j's barrier),
+// and adds what it received in the order of the ranks:
 //
 //   rank 0: [slice 0 | slice 1] --slice 1--> rank 1      partial + received[0..kSplitK-1] -> finish -> D
 //   rank 1: [slice 0 | slice 1] --slice 0--> rank 0
 //
-// kReuseRing: the sums take the memory of the ring, where they would not fit beside it (tiles of 256 x 128). The ring starts
-// again only when the tile is written, so this is for grids in which a block has about one tile. With split-K no block sends
-// before the receiver said that its ring is empty (`ready`).
+// kReuseRing: the sums take the memory of the ring, where they would not fit beside it (tiles of 256 x 128).
+// The ring starts again only when the tile is written, so this is for grids in which a block has about one
+// tile. With split-K no block sends before the receiver said that its ring is empty (`ready`).
 //
-// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows (weights) = 64 * kWaves * kWarpgroups,
-// kTileCols (tokens), kWarpgroups, kWaves, kStages, kStageBlocks, kSplitK, kReuseRing, kOutput, kConsumerRegisters,
-// kProducerRegisters, kSmem*.
-// Limits: kN % 8 == 0, kK % 16 == 0; kTileCols % 8 == 0 and at most 256; kTileCols >= kSplitK.
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows (weights) = 64 * kWaves *
+// kWarpgroups, kTileCols (tokens), kWarpgroups, kWaves, kStages, kStageBlocks, kSplitK, kReuseRing, kOutput,
+// kConsumerRegisters, kProducerRegisters, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0; kTileCols % 8 == 0 and
+// at most 256; kTileCols >= kSplitK.
 #pragma once
 
 #include "parts/gemm_args.cuh"
 #include "parts/output.cuh"
 #include "parts/ring.cuh"
+#include "parts/scales.cuh"
 #include "ptx/base.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/convert.cuh"
@@ -42,16 +44,16 @@ namespace dgj {
 constexpr u32 kKBlocks = (kK + 127) / 128;
 constexpr u32 kRounds = (kKBlocks + kStageBlocks - 1) / kStageBlocks;  // stages that the whole of K takes
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-constexpr u32 kScaleRows = kTileRows / 64;                             // sfb values of a tile and K block
+constexpr u32 kScaleRows = kTileRows / 64;  // sfb values of a tile and K block
 constexpr u32 kWeightBox = kTileRows * 128, kTokenBox = kTileCols * 128;
-constexpr u32 kScaleBytes = (kTileCols + 4) * 4;                       // of one K block: sfa, then up to 4 of sfb
-constexpr u32 kGroupRows = 64 * kWaves;                                // weight rows of one warpgroup
-constexpr u32 kPitch = kGroupRows + 4;                                 // floats of a staged token, with padding
-constexpr u32 kSlice = (kTileCols + kSplitK - 1) / kSplitK;            // tokens that a block of a split finishes
+constexpr u32 kScaleBytes = (kTileCols + 4) * 4;             // of one K block: sfa, then up to 4 of sfb
+constexpr u32 kGroupRows = 64 * kWaves;                      // weight rows of one warpgroup
+constexpr u32 kPitch = kGroupRows + 4;                       // floats of a staged token, with padding
+constexpr u32 kSlice = (kTileCols + kSplitK - 1) / kSplitK;  // tokens that a block of a split finishes
 constexpr u32 kSliceBytes = kSlice * kPitch * 4;
-constexpr u32 kStagingBytes = kSplitK * kSliceBytes;                   // of one warpgroup
-constexpr u32 kSteps = kStageBlocks * kWaves;                          // 64 x kTileCols x 128 products of a stage
-DGJ_DEVICE constexpr u32 in_flight() {                                 // partial sums that registers can hold
+constexpr u32 kStagingBytes = kSplitK * kSliceBytes;  // of one warpgroup
+constexpr u32 kSteps = kStageBlocks * kWaves;         // 64 x kTileCols x 128 products of a stage
+DGJ_DEVICE constexpr u32 in_flight() {                // partial sums that registers can hold
     u32 count = 1;
     while (count < 4 && kSteps % (2 * count) == 0 && (kWaves + 2 * count) * kTileCols <= 384) count *= 2;
     return count;
@@ -69,7 +71,8 @@ struct Shared {  // addresses
           ready(freed + 8 * kWarpgroups), written(ready + 8 * kWarpgroups) {}
 };
 
-// Tiles in the order: all token tiles of a weight tile, then the next weight tile (its weights come from L2 then).
+// Tiles in the order: all token tiles of a weight tile, then the next weight tile (its weights come from L2
+// then).
 struct Work {
     u32 token_tiles, tiles, tile, step, first_round, last_round;
     DGJ_DEVICE explicit Work(u32 m) {
@@ -112,42 +115,45 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const 
     }
 }
 
-// Scales of tokens and K blocks outside the problem are zero.
+// Scales of K blocks outside the problem are never used with anything but zeros, but must be numbers: they
+// are set to zero.
 DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
+    const ScaleLoader<kTileCols> loader(args);
     Ring<kStages> ring;
     for (Work work(args.m); work.valid(); work.next()) {
         const u32 token = work.token(), scale_block = (work.weight_row() + 64 * lane) / 128;
         const bool has_b = lane < kScaleRows && scale_block < kScaleBlocks;
         DGJ_NO_UNROLL
         for (u32 round = work.first_round; round < work.last_round; round++, ring.advance()) {
+            const u32 first = round * kStageBlocks;
+            const u32 count = kKBlocks - first < kStageBlocks ? kKBlocks - first : kStageBlocks;
+            const u32 to = smem.scales + ring.stage * kStageBlocks * kScaleBytes,
+                      full = smem.full + 8 * ring.stage;
             ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+            loader.load(to, kScaleBytes, token, args.m - token, first, count, full);
             DGJ_UNROLL
             for (u32 i = 0; i < kStageBlocks; i++) {
-                const u32 kb = round * kStageBlocks + i;
-                const u32 to = smem.scales + (ring.stage * kStageBlocks + i) * kScaleBytes;
-                const bool k_in = kb < kKBlocks;
-                DGJ_UNROLL
-                for (u32 t = lane; t < kTileCols; t += 32) {
-                    const bool in = k_in && token + t < args.m;
-                    const float* from = args.sfa;
-                    if (in) from += (i64)(token + t) * args.sfa_stride_m + (i64)kb * args.sfa_stride_k;
-                    ptx::copy_async4(to + t * 4, from, in);
-                }
+                const bool in = i < count;
+                if (!in)
+                    for (u32 t = lane; t < kTileCols; t += 32)
+                        ptx::copy_async4(to + i * kScaleBytes + t * 4, args.sfa, false);
                 if (lane < kScaleRows) {
                     const float* from = args.sfb;
-                    if (k_in && has_b) from += (i64)scale_block * args.sfb_stride_n + (i64)kb * args.sfb_stride_k;
-                    ptx::copy_async4(to + (kTileCols + lane) * 4, from, k_in && has_b);
+                    if (in && has_b)
+                        from += (i64)scale_block * args.sfb_stride_n + (i64)(first + i) * args.sfb_stride_k;
+                    ptx::copy_async4(to + i * kScaleBytes + (kTileCols + lane) * 4, from, in && has_b);
                 }
             }
-            ptx::barrier_arrive_after_copies(smem.full + 8 * ring.stage);
+            ptx::barrier_arrive_after_copies(full);
         }
     }
 }
 
-// acc += scale * partial. A thread holds tokens 8 * chunk + lane % 4 * 2 + {0, 1} of weight rows r (elements 0, 1) and
-// r + 8 (2, 3); the scale goes with the token.
-DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], u32 scales, float sfb) {
+// acc += scale * partial. A thread holds tokens 8 * chunk + lane % 4 * 2 + {0, 1} of weight rows r (elements
+// 0, 1) and r + 8 (2, 3); the scale goes with the token.
+DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], u32 scales,
+                        float sfb) {
     const u32 lane = ptx::lane_index();
     DGJ_UNROLL
     for (u32 i = 0; i < kTileCols / 2; i += 4) {
@@ -162,10 +168,11 @@ DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTil
 
 // Steps first.. of a stage: step s is K block s / kWaves, wave s % kWaves. `scales` are those of the stage.
 template <u32 kPending>
-DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2], u32 first,
-                              u32 scales, u32 group) {
+DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2],
+                              u32 first, u32 scales, u32 group) {
     constexpr u32 kIndex = kInFlight - 1 - kPending;
-    const u32 wave = (first + kIndex) % kWaves, block_scales = scales + (first + kIndex) / kWaves * kScaleBytes;
+    const u32 wave = (first + kIndex) % kWaves,
+              block_scales = scales + (first + kIndex) / kWaves * kScaleBytes;
     const float sfb = ptx::load_shared(block_scales + (kTileCols + group * kWaves + wave) * 4);
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(partial[kIndex]);
@@ -234,11 +241,13 @@ DGJ_DEVICE void store_eight(const GemmArgs& args, float (&v)[8], u32 row, u32 co
     const i64 at = (i64)row * args.ldd + column;
     if constexpr (kOutput == Output::kF32) {
         float* d = (float*)args.d + at;
-        ptx::store_global_word4(d, {ptx::to_bits(v[0]), ptx::to_bits(v[1]), ptx::to_bits(v[2]), ptx::to_bits(v[3])});
-        ptx::store_global_word4(d + 4, {ptx::to_bits(v[4]), ptx::to_bits(v[5]), ptx::to_bits(v[6]), ptx::to_bits(v[7])});
+        ptx::store_global_word4(d, {ptx::to_bits(v[0]), ptx::to_bits(v[1]), ptx::to_bits(v[2]),
+                                    ptx::to_bits(v[3])});
+        ptx::store_global_word4(d + 4, {ptx::to_bits(v[4]), ptx::to_bits(v[5]), ptx::to_bits(v[6]),
+                                        ptx::to_bits(v[7])});
     } else {
-        ptx::store_global_word4((u16*)args.d + at, {Out::pack(v[0], v[1]), Out::pack(v[2], v[3]), Out::pack(v[4], v[5]),
-                                                    Out::pack(v[6], v[7])});
+        ptx::store_global_word4((u16*)args.d + at, {Out::pack(v[0], v[1]), Out::pack(v[2], v[3]),
+                                                    Out::pack(v[4], v[5]), Out::pack(v[6], v[7])});
     }
 }
 
@@ -249,11 +258,11 @@ DGJ_DEVICE void add_eight(float (&v)[8], u32 address) {
     for (u32 i = 0; i < 8; i++) v[i] = ptx::add(v[i], w[i]);
 }
 
-// Staged sums to D. Token t of the tile stands at part(rank) + (t - first_token) * kPitch * 4 of every part. The first part
-// is loaded, not added to zero: -0 stays -0.
+// Staged sums to D. Token t of the tile stands at part(rank) + (t - first_token) * kPitch * 4 of every part.
+// The first part is loaded, not added to zero: -0 stays -0.
 template <class Part>
-DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 token, u32 first_token, u32 tokens,
-                           Part part) {
+DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 token, u32 first_token,
+                           u32 tokens, Part part) {
     constexpr u32 kThreadsPerToken = kGroupRows / 8;
     const u32 thread = ptx::thread_index() % 128, place = thread % kThreadsPerToken * 8;
     const u32 column = weight_row + group * kGroupRows + place;
@@ -262,7 +271,8 @@ DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 
     for (u32 t = thread / kThreadsPerToken; t < tokens; t += 128 / kThreadsPerToken) {
         const u32 row = token + first_token + t, offset = (t * kPitch + place) * 4;
         if (first_token + t >= kTileCols || row >= args.m) break;
-        const Float4 low = ptx::load_shared4(part(0) + offset), high = ptx::load_shared4(part(0) + offset + 16);
+        const Float4 low = ptx::load_shared4(part(0) + offset),
+                     high = ptx::load_shared4(part(0) + offset + 16);
         float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         DGJ_UNROLL
         for (u32 rank = 1; rank < kSplitK; rank++) add_eight(v, part(rank) + offset);
@@ -271,12 +281,13 @@ DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 
 }
 
 // All parts of a tile to D. `turn` counts the block's tiles; barriers of a warpgroup have one phase a turn.
-DGJ_DEVICE void reduce_and_write(const Shared& smem, const GemmArgs& args, const Work& work, u32 group, u32 turn,
-                                 const float (&acc)[kWaves][kTileCols / 2]) {
+DGJ_DEVICE void reduce_and_write(const Shared& smem, const GemmArgs& args, const Work& work, u32 group,
+                                 u32 turn, const float (&acc)[kWaves][kTileCols / 2]) {
     const u32 thread = ptx::thread_index() % 128, rank = ptx::cluster_rank();
     const u32 staging = smem.staging + group * kStagingBytes;
     const u32 received = smem.received + group * kStagingBytes;
-    const u32 arrived = smem.arrived + 8 * group, freed = smem.freed + 8 * group, ready = smem.ready + 8 * group;
+    const u32 arrived = smem.arrived + 8 * group, freed = smem.freed + 8 * group,
+              ready = smem.ready + 8 * group;
     if constexpr (kReuseRing) {
         if (thread < kSplitK && thread != rank) ptx::barrier_arrive_remote(ready, thread);
         ptx::barrier_wait(ready, turn & 1);
@@ -292,7 +303,8 @@ DGJ_DEVICE void reduce_and_write(const Shared& smem, const GemmArgs& args, const
         ptx::barrier_arrive_expect(arrived, (kSplitK - 1) * kSliceBytes);
         for (u32 to = 0; to < kSplitK; to++) {
             if (to == rank) continue;
-            ptx::copy_to_block(received + rank * kSliceBytes, staging + to * kSliceBytes, kSliceBytes, arrived, to);
+            ptx::copy_to_block(received + rank * kSliceBytes, staging + to * kSliceBytes, kSliceBytes,
+                               arrived, to);
         }
     }
     ptx::barrier_wait(arrived, turn & 1);
@@ -311,7 +323,8 @@ DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
     for (Work work(args.m); work.valid(); work.next(), turn++) {
         float acc[kWaves][kTileCols / 2] = {};
         multiply(smem, ring, work, group, acc);
-        if constexpr (kReuseRing) ptx::sync_threads(1 + kWarpgroups, 128 * kWarpgroups);  // nobody reads the ring any more
+        if constexpr (kReuseRing)
+            ptx::sync_threads(1 + kWarpgroups, 128 * kWarpgroups);  // nobody reads the ring any more
         if constexpr (kSplitK > 1) {
             reduce_and_write(smem, args, work, group, turn, acc);
         } else {
@@ -319,7 +332,8 @@ DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
             ptx::sync_threads(1 + group, 128);  // the previous tile has been read
             stage(staging, acc);
             ptx::sync_threads(1 + group, 128);
-            write_rows(args, group, work.weight_row(), work.token(), 0, kTileCols, [=](u32) { return staging; });
+            write_rows(args, group, work.weight_row(), work.token(), 0, kTileCols,
+                       [=](u32) { return staging; });
         }
         if (kReuseRing && !work.last()) {
             ptx::fence_async_shared();  // the copy engine writes next where this warp read and wrote

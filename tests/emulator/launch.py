@@ -1,0 +1,151 @@
+"""Runs a plan's kernel on the emulator, as fp8_gemm_nt runs it on a GPU: tensor maps, arguments, grid."""
+
+import ctypes
+import os
+from dataclasses import dataclass
+
+import torch
+from emulator import build
+
+from deep_gemm_jit import _core
+
+
+class EmulatorFault(AssertionError):
+    """The kernel broke a rule, or waits for ever; the text says which, where, and how to see it again."""
+
+
+class Map(ctypes.Structure):
+    _fields_ = [("words", ctypes.c_uint64 * 16)]
+
+
+class GemmArgs(ctypes.Structure):  # kernels_src/parts/gemm_args.cuh
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("sfa", "sfb", "d", "c", "bias")),
+        *((name, ctypes.c_int64) for name in ("sfa_m", "sfa_k", "sfb_n", "sfb_k", "ldd", "ldc")),
+        ("m", ctypes.c_uint32),
+        ("alpha", ctypes.c_float),
+        ("bias_is_f32", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = [
+        ("begin", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("writable", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+@dataclass
+class Statistics:
+    switches: int
+    operations: int
+
+
+def seeds(default: tuple[int, ...]) -> tuple[int, ...]:
+    """0: asynchronous work at once. 1: as late as it can be. Others: drawn. DGJ_EMULATOR_SEED replays one."""
+    given = os.environ.get("DGJ_EMULATOR_SEED")
+    return (int(given),) if given else default
+
+
+def encode_map(tensor: torch.Tensor | None, inner: int, box_rows: int) -> Map:
+    made = Map()
+    if tensor is None:
+        return made
+    size = tensor.element_size()
+    build.runtime().dgj_emulator_encode_map(
+        ctypes.byref(made),
+        *(
+            ctypes.c_uint64(v)
+            for v in (
+                tensor.data_ptr(),
+                inner,
+                tensor.shape[0],
+                tensor.stride(0) * size,
+                size,
+                128 // size,
+                box_rows,
+                128,
+            )
+        ),
+    )
+    return made
+
+
+def extent(tensor: torch.Tensor, writable: bool) -> Buffer:
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return Buffer(tensor.data_ptr(), (last + 1) * tensor.element_size() if tensor.numel() else 0, writable, 0)
+
+
+def run(entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, seed, what) -> Statistics:
+    pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(p) for p in parameters))
+    message = ctypes.create_string_buffer(1 << 16)
+    statistics = (ctypes.c_uint64 * 2)()
+    failed = build.runtime().dgj_emulator_run(
+        entry,
+        pointers,
+        ctypes.c_uint32(blocks),
+        ctypes.c_uint32(threads),
+        ctypes.c_uint32(cluster),
+        ctypes.c_uint32(shared_bytes),
+        ctypes.c_uint64(seed),
+        (Buffer * len(buffers))(*buffers),
+        ctypes.c_uint32(len(buffers)),
+        message,
+        ctypes.c_uint32(len(message)),
+        statistics,
+    )
+    if failed:
+        reason = message.value.decode()
+        raise EmulatorFault(f"{reason}\n  kernel: {what}\n  replay: DGJ_EMULATOR_SEED={seed}")
+    return Statistics(*statistics)
+
+
+def compiled(plan, patch=None):
+    source = _core.emit(plan)
+    text, headers = source.text, dict(source.headers)
+    if patch is not None:
+        text, headers = patch(text, headers)
+    return build.load_kernel(build.compile_kernel(text, headers, source.entry))
+
+
+def run_gemm(
+    plan, a, sfa, b, sfb, d, c=None, bias=None, alpha=1.0, *, sms=2, seed=0, patch=None
+) -> Statistics:
+    """D as fp8_gemm_nt computes it, on a machine of `sms` SMs. `patch` may change the emitted text."""
+    m, k = a.shape
+    shape = plan.shape
+    maps = [
+        encode_map(a, k, shape["a_box_rows"]),
+        encode_map(b, k, shape["b_box_rows"]),
+        encode_map(d if shape["d_box_rows"] else None, d.shape[1], shape["d_box_rows"]),
+    ]
+    args = GemmArgs(
+        sfa.data_ptr(),
+        sfb.data_ptr(),
+        d.data_ptr(),
+        c.data_ptr() if c is not None else 0,
+        bias.data_ptr() if bias is not None else 0,
+        *sfa.stride(),
+        *sfb.stride(),
+        d.stride(0),
+        c.stride(0) if c is not None else 0,
+        m,
+        alpha,
+        bias is not None and bias.dtype == torch.float32,
+        0,
+    )
+    inputs = [t for t in (a, sfa, b, sfb, c, bias) if t is not None]
+    return run(
+        compiled(plan, patch),
+        [*maps, args],
+        [extent(d, True), *(extent(t, False) for t in inputs)],
+        blocks=plan.grid_blocks(m, sms),
+        threads=shape["threads"],
+        cluster=shape["cluster"],
+        shared_bytes=shape["smem_bytes"],
+        seed=seed,
+        what=f"{plan} m={m} sms={sms}",
+    )

@@ -1,0 +1,31 @@
+// Warpgroup matrix multiply. One function template takes the place of every generated ptx/wgmma_n<N>.cuh: the
+// size of the accumulator says N.
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace dgj::ptx {
+
+// The same bits as on the device: the runtime decodes them.
+DGJ_DEVICE u64 matrix_descriptor(u32 shared) {
+    return (u64)((shared & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+DGJ_DEVICE void wgmma_fence(Where w = {}) { emu::wgmma_fence(w); }
+DGJ_DEVICE void wgmma_commit(Where w = {}) { emu::wgmma_commit(w); }
+template <u32 kPending>
+DGJ_DEVICE void wgmma_wait(Where w = {}) {
+    emu::wgmma_wait(kPending, w);
+}
+template <u32 kCount>
+DGJ_DEVICE void wgmma_e4m3(float (&d)[kCount], u64 a, u64 b, u32 accumulate, Where w = {}) {
+    emu::wgmma_e4m3(d, kCount, a, b, accumulate, w);
+}
+
+// The accumulators stay in memory, where the runtime writes poison and results.
+template <u32 kCount>
+DGJ_DEVICE void pin_registers(float (&r)[kCount]) {
+    asm volatile("" : : "r"(r) : "memory");
+}
+
+}  // namespace dgj::ptx

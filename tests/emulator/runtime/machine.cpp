@@ -1,0 +1,321 @@
+#include "runtime/machine.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace dgj::emu {
+namespace {
+
+constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr u64 kStackMark = 0x5441434b4d41524b;  // lowest word of a stack: overwritten means that it
+                                                // overflowed
+
+Machine* g_machine = nullptr;
+
+u64 mix(u64 x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+}  // namespace
+
+Machine& machine() { return *g_machine; }
+
+std::string text(const char* format, ...) {
+    char buffer[1024];
+    va_list list;
+    va_start(list, format);
+    std::vsnprintf(buffer, sizeof buffer, format, list);
+    va_end(list);
+    return buffer;
+}
+
+std::string at(Where w) {
+    const char* name = std::strrchr(w.file, '/');
+    return text("%s:%d", name ? name + 1 : w.file, w.line);
+}
+
+void fibre_main(void* argument) {
+    Machine& m = machine();
+    auto* t = static_cast<Thread*>(argument);
+    m.launch.entry(m.launch.parameters);
+    t->state = Thread::State::kDone;
+    m.leave();
+}
+
+// Seed 0: every asynchronous operation at once, threads in order. Seed 1: each as late as it can be. Others:
+// chances, yields and priorities drawn from the seed.
+Machine::Machine(const LaunchArguments& l, std::vector<Buffer>& b)
+    : launch(l), buffers(b), random_state_(l.seed) {
+    g_machine = this;
+    timing_ = l.seed == 0 ? Timing::kEarly : l.seed == 1 ? Timing::kLate : Timing::kRandom;
+    if (timing_ == Timing::kRandom) {
+        static constexpr u32 kAdvance[] = {0, 4, 32, 128, 512}, kYield[] = {0, 8, 64, 256};
+        advance_chance_ = kAdvance[random(5)];
+        yield_chance_ = kYield[random(4)];
+        by_priority_ = random(2) == 0;
+    }
+    const u32 threads = l.cluster * l.threads;
+    stacks_bytes_ = threads * kStackBytes;
+    stacks_ = mmap(nullptr, stacks_bytes_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks_ == MAP_FAILED) throw Fault{"no memory for the stacks of the threads"};
+}
+
+Machine::~Machine() {
+    if (stacks_ != MAP_FAILED) munmap(stacks_, stacks_bytes_);
+    g_machine = nullptr;
+}
+
+u64 Machine::random(u64 below) {
+    random_state_ += 0x9e3779b97f4a7c15;
+    return mix(random_state_) % below;
+}
+
+void Machine::build_cluster(u32 cluster) {
+    const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
+    components = launch.cluster * per_block;
+    blocks.clear();
+    ready_warps_.clear();
+    pending_.clear();
+    cluster_waiting.clear();
+    live = launch.cluster * launch.threads;
+    // 65536 registers an SM, given in steps of 8 a thread, at most 255 (PTX ISA, setmaxnreg; one block an
+    // SM).
+    const u32 registers = std::min(65536 / launch.threads / 8 * 8, 256u);
+    for (u32 rank = 0; rank < launch.cluster; rank++) {
+        auto& block = *blocks.emplace_back(std::make_unique<Block>());
+        block.rank = rank;
+        block.index = cluster * launch.cluster + rank;
+        block.live = launch.threads;
+        block.memory.assign((launch.shared_bytes + 15) / 16 * 16, 0xff);  // poison: a NaN in every format
+        block.shadow.reset(kSharedBase, launch.shared_bytes, launch.threads, warps, rank * per_block);
+        block.warps.resize(warps);
+        block.threads.resize(launch.threads);
+        for (u32 w = 0; w < warps; w++) {
+            Warp& warp = block.warps[w];
+            warp.index = w;
+            warp.component = rank * per_block + launch.threads + w;
+            warp.registers = registers;
+            warp.priority = static_cast<u32>(random(1000));
+            ready_warps_.push_back(&warp);
+        }
+        for (u32 i = 0; i < launch.threads; i++) {
+            Thread& t = block.threads[i];
+            t.block = &block;
+            t.warp = &block.warps[i / kWarp];
+            t.warp->lanes.push_back(&t);
+            t.warp->ready.push_back(i % kWarp);
+            t.place = {i, block.index, launch.blocks, rank};
+            t.id = rank * per_block + i;
+            t.clocks.reset(components);
+            t.clocks.advance(t.id, 1);
+            u8* stack = static_cast<u8*>(stacks_) + (std::size_t{rank} * launch.threads + i) * kStackBytes;
+            std::memcpy(stack, &kStackMark, sizeof kStackMark);
+            make_fibre(t.fibre, stack, kStackBytes, &fibre_main, &t);
+        }
+    }
+}
+
+Thread* Machine::pick() {
+    // Warps that have ready lanes are kept in front of the others only as long as nobody looks: scan, they
+    // are few.
+    Warp* chosen = nullptr;
+    if (timing_ != Timing::kRandom || by_priority_) {
+        for (Warp* w : ready_warps_)
+            if (!w->ready.empty() &&
+                (chosen == nullptr || w->priority < chosen->priority || timing_ != Timing::kRandom)) {
+                chosen = w;
+                if (timing_ != Timing::kRandom) break;
+            }
+        if (chosen && by_priority_ && random(256) == 0) chosen->priority = static_cast<u32>(random(1000));
+    } else {
+        const std::size_t count = ready_warps_.size(), first = random(count);
+        for (std::size_t i = 0; i < count && chosen == nullptr; i++)
+            if (Warp* w = ready_warps_[(first + i) % count]; !w->ready.empty()) chosen = w;
+    }
+    if (chosen == nullptr) return nullptr;
+    const std::size_t i = timing_ == Timing::kRandom ? random(chosen->ready.size())
+                                                     : chosen->ready.size() - 1;
+    Thread* t = chosen->lanes[chosen->ready[i]];
+    chosen->ready[i] = chosen->ready.back();
+    chosen->ready.pop_back();
+    return t;
+}
+
+void Machine::advance_one() {
+    const std::size_t i = random(pending_.size());
+    const std::shared_ptr<Operation> operation = pending_[i];
+    if (!operation->done()) operation->steps[operation->next++]();
+    if (operation->done()) {
+        pending_[i] = pending_.back();
+        pending_.pop_back();
+    }
+}
+
+void Machine::finish(Operation& operation) {
+    while (!operation.done()) operation.steps[operation.next++]();
+}
+
+void Machine::start(std::shared_ptr<Operation> operation) {
+    operations++;
+    if (timing_ == Timing::kEarly) return finish(*operation);
+    pending_.push_back(std::move(operation));
+}
+
+bool Machine::is_early() {
+    if (timing_ == Timing::kRandom) return random(2) == 0;
+    return timing_ == Timing::kEarly;
+}
+
+void Machine::run_cluster(u32 cluster) {
+    build_cluster(cluster);
+    while (live > 0) {
+        if (!pending_.empty() && advance_chance_ != 0 && random(1024) < advance_chance_) advance_one();
+        Thread* t = pick();
+        if (t == nullptr) {
+            if (pending_.empty()) deadlock();
+            advance_one();
+            continue;
+        }
+        current_ = t;
+        switches++;
+        switch_fibre(scheduler_, t->fibre);
+        current_ = nullptr;
+        if (faulted_) throw Fault{fault_};
+        if (t->state == Thread::State::kDone) after_exit(*t);
+    }
+    while (!pending_.empty()) advance_one();
+}
+
+void Machine::after_exit(Thread& t) {
+    const u32 i = static_cast<u32>(t.place.thread);
+    const u8* stack = static_cast<u8*>(stacks_) +
+                      (std::size_t{t.place.rank} * launch.threads + i) * kStackBytes;
+    if (std::memcmp(stack, &kStackMark, sizeof kStackMark) != 0)
+        throw Fault{"emulator: the stack of " + name(t) + " overflowed"};
+    live--;
+    t.block->live--;
+    // Shared memory must exist until bulk stores have read it (PTX ISA, cp.async.bulk: completion of the
+    // group).
+    if (!t.uncommitted.empty()) throw Fault{name(t) + " exits with bulk stores that it never committed"};
+    for (const auto& group : t.groups)
+        for (const auto& operation : group)
+            if (std::find(t.block->reading.begin(), t.block->reading.end(), operation.get()) !=
+                t.block->reading.end())
+                throw Fault{name(t) + " exits while " + operation->what + " (" + at(operation->where) +
+                            ") may still read its shared memory: no wait_group.read"};
+    check_cluster_barrier();
+}
+
+void Machine::run() {
+    std::vector<u32> order(launch.blocks / launch.cluster);
+    for (u32 i = 0; i < order.size(); i++) order[i] = i;
+    for (std::size_t i = order.size(); launch.seed > 1 && i > 1; i--)
+        std::swap(order[i - 1], order[random(i)]);
+    for (u32 cluster : order) run_cluster(cluster);
+}
+
+void Machine::leave() { switch_fibre(current_->fibre, scheduler_); }
+
+void Machine::step(Where w) {
+    Thread& t = *current_;
+    t.where = w;
+    if (yield_chance_ != 0 && random(1024) < yield_chance_) {
+        t.warp->ready.push_back(t.place.thread % kWarp);
+        leave();
+    }
+}
+
+void Machine::block_on(std::function<std::string()> explain) {
+    Thread& t = *current_;
+    t.state = Thread::State::kBlocked;
+    t.explain = std::move(explain);
+    leave();
+}
+
+void Machine::wake(Thread& t) {
+    t.state = Thread::State::kReady;
+    t.warp->ready.push_back(t.place.thread % kWarp);
+}
+
+void Machine::wake_all(std::vector<Thread*>& waiting) {
+    for (Thread* t : waiting) wake(*t);
+    waiting.clear();
+}
+
+// .sync.aligned: the instruction waits until all threads of the warp execute the same one (PTX ISA, e.g.
+// wgmma.mma_async).
+bool Machine::gather(const char* what, Where w) {
+    Thread& t = *current_;
+    Warp& warp = *t.warp;
+    t.where = w;
+    if (warp.arrived == 0) warp.collective = what;
+    else if (std::strcmp(warp.collective, what) != 0)
+        fault(text("%s: lanes of one warp execute %s while others wait in %s", name(t).c_str(), what,
+                   warp.collective));
+    if (++warp.arrived == kWarp) return true;
+    block_on([&warp] { return text("%s, %u of 32 lanes are there", warp.collective, warp.arrived); });
+    return false;
+}
+
+void Machine::release_lanes() {
+    Warp& warp = *current_->warp;
+    warp.arrived = 0;
+    for (Thread* lane : warp.lanes)
+        if (lane != current_) wake(*lane);
+}
+
+void Machine::fault(const std::string& message) {
+    if (current_ == nullptr) throw Fault{message};
+    faulted_ = true;
+    fault_ = message + "\n  by " + name(*current_) + " at " + at(current_->where);
+    leave();
+    std::abort();  // a thread that broke a rule is never continued
+}
+
+std::string Machine::name(const Thread& t) const {
+    return text("block %u warp %u lane %u", t.block->index, t.warp->index, t.place.thread % kWarp);
+}
+
+std::string Machine::component_name(u32 component) const {
+    const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
+    const Block& block = *blocks[component / per_block];
+    u32 i = component % per_block;
+    if (i < launch.threads) return name(block.threads[i]);
+    if ((i -= launch.threads) < warps) return text("block %u warp %u (wgmma)", block.index, i);
+    for (const auto& [address, barrier] : block.barriers)
+        if (barrier.index == i - warps)
+            return text("block %u mbarrier %u", block.index, address - kSharedBase);
+    return "an unknown mbarrier";
+}
+
+// Every thread that waits, alike ones of a warp in one line.
+void Machine::deadlock() {
+    std::string report = "deadlock: no thread can run and no copy is in flight\n";
+    for (const auto& block : blocks)
+        for (const Warp& warp : block->warps) {
+            std::vector<std::pair<std::string, std::string>> groups;  // what, lanes
+            for (const Thread* t : warp.lanes) {
+                if (t->state != Thread::State::kBlocked) continue;
+                const std::string what = at(t->where) + " waits for " + t->explain();
+                const std::string lane = std::to_string(t->place.thread % kWarp);
+                auto same = std::find_if(groups.begin(), groups.end(),
+                                         [&](auto& g) { return g.first == what; });
+                if (same == groups.end()) groups.emplace_back(what, lane);
+                else same->second += "," + lane;
+            }
+            for (const auto& [what, lanes] : groups)
+                report += text("  block %u warp %u lanes %s: ", block->index, warp.index, lanes.c_str()) +
+                          what + "\n";
+        }
+    throw Fault{report};
+}
+
+}  // namespace dgj::emu

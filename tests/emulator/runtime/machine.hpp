@@ -1,0 +1,210 @@
+// The machine: threads, warps, blocks, one cluster at a time, and the asynchronous operations in flight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/api.hpp"
+#include "runtime/clocks.hpp"
+#include "runtime/fibre.hpp"
+#include "runtime/shadow.hpp"
+#include "runtime/tensor_map.hpp"
+
+namespace dgj::emu {
+
+constexpr u32 kSharedBase = 1024;  // the first address of dynamic shared memory
+constexpr u32 kWarp = 32, kGroup = 128;
+constexpr u32 kBarriersOfBlock = 64;  // mbarriers that a block may have
+constexpr u32 kNamedBarriers = 16;
+
+struct Block;
+struct Warp;
+struct Operation;
+
+struct Thread {
+    Fibre fibre;
+    ThreadPlace place{};
+    Block* block = nullptr;
+    Warp* warp = nullptr;
+    u32 id = 0;  // in the cluster; also its component of the clocks
+    Clocks clocks;
+    enum class State : std::uint8_t { kReady, kBlocked, kDone } state = State::kReady;
+    bool saw_prior_kernels = false;  // has executed griddepcontrol.wait
+    Where where;                     // its last operation
+    std::string waits_for;           // for the report of a deadlock; filled in by the report
+    std::function<std::string()> explain;
+    // Bulk groups: stores since the last commit, and groups not yet waited for.
+    std::vector<std::shared_ptr<Operation>> uncommitted;
+    std::deque<std::vector<std::shared_ptr<Operation>>> groups;
+    std::vector<std::shared_ptr<Operation>> copies;  // cp.async not yet covered by an arrive
+    u32 exchange = 0;                                // value in a warp collective
+    u32 addresses = 0;
+    u32 tiles[4] = {};
+    float* accumulator = nullptr;
+};
+
+struct Product {  // one wgmma of one warp: 16 rows of A times all of B
+    u64 a, b;
+    u32 n;
+    bool accumulate, done = false;
+    Where where;
+    float* d[kWarp];
+    std::vector<float> sums;  // [16][n]; carried from one product to the next on the same accumulators
+    std::shared_ptr<Product> before;   // the product in flight on the same accumulators
+    std::vector<std::uint16_t> reads;  // 16-byte units of shared memory
+};
+
+struct Warp {
+    std::vector<Thread*> lanes;
+    u32 index = 0;      // in the block
+    u32 component = 0;  // of the clocks
+    u32 clock = 0;
+    u32 priority = 0;
+    std::vector<u32> ready;  // lanes
+    // A collective: lanes that have arrived, and what they execute.
+    const char* collective = nullptr;
+    u32 arrived = 0;
+    u32 registers = 0;
+    bool fenced = false;  // wgmma.fence since accumulators were last touched
+    std::vector<std::shared_ptr<Product>> uncommitted;
+    std::deque<std::vector<std::shared_ptr<Product>>> groups;
+    std::vector<u64> products;  // descriptors issued, compared between the warps of a warpgroup
+};
+
+struct Mbarrier {
+    u32 index = 0;  // of the block's
+    u32 count = 0, pending = 0, phase = 0;
+    i32 bytes = 0;  // still to come; negative when they came before they were expected
+    bool fenced = false;
+    u32 component = 0;
+    Thread* initialised_by = nullptr;
+    u32 initialised_clock = 0;
+    Clocks clocks, completed;  // of all arrivals; of those up to the last completed phase
+    std::vector<Thread*> waiting;
+};
+
+struct NamedBarrier {
+    u32 threads = 0;
+    std::vector<Thread*> waiting;
+};
+
+struct Block {
+    u32 index = 0, rank = 0;
+    std::vector<Thread> threads;
+    std::vector<Warp> warps;
+    std::vector<u8> memory;  // dynamic shared memory
+    Shadow shadow;
+    std::unordered_map<u32, Mbarrier> barriers;  // by address
+    NamedBarrier named[kNamedBarriers];
+    u32 live = 0;
+    u32 free_registers = 0;
+    std::vector<Thread*> wait_for_registers;
+    std::vector<Operation*> reading;  // bulk operations that read this block's memory and were not waited for
+};
+
+// An asynchronous copy. Its steps take effect in order, each at a time that the schedule picks.
+struct Operation {
+    std::vector<std::function<void()>> steps;
+    u32 next = 0;
+    std::string what;
+    Where where;
+    u32 thread = 0;  // that issued it
+    Block* source = nullptr;
+    u32 source_address = 0, source_bytes = 0;
+    bool done() const { return next == steps.size(); }
+};
+
+struct Buffer {
+    u64 begin, bytes;
+    bool writable;
+    std::vector<u8> written;  // 1: this byte was written by this launch
+};
+
+struct LaunchArguments {
+    void (*entry)(void**);
+    void** parameters;
+    u32 blocks, threads, cluster, shared_bytes;
+    u64 seed;
+};
+
+// A rule was broken; what() says which, where and by whom. Thrown on the scheduler's stack only.
+struct Fault {
+    std::string text;
+};
+
+class Machine {
+public:
+    explicit Machine(const LaunchArguments& launch, std::vector<Buffer>& buffers);
+    ~Machine();
+    void run();
+
+    // For the operations, on the stack of the current thread.
+    Thread& thread() { return *current_; }
+    void step(Where w);                                   // notes the line; may let others run
+    void block_on(std::function<std::string()> explain);  // until woken
+    void wake(Thread& t);
+    void wake_all(std::vector<Thread*>& waiting);
+    bool gather(const char* what, Where w);  // true in the last lane, which wakes the others
+    void release_lanes();
+    [[noreturn]] void fault(const std::string& text);
+    void start(std::shared_ptr<Operation> operation);  // asynchronous operation
+    void finish(Operation& operation);                 // all its steps, now
+    bool is_early();                                   // an MMA starts to read at once
+    u64 random(u64 below);
+    std::string name(const Thread& t) const;
+    std::string component_name(u32 component) const;
+
+    const LaunchArguments& launch;
+    std::vector<Buffer>& buffers;
+    std::vector<std::unique_ptr<Block>> blocks;  // of the cluster that runs
+    u32 components = 0;
+    std::vector<Thread*> cluster_waiting;
+    u32 live = 0;
+    u64 switches = 0, operations = 0;
+
+private:
+    friend void fibre_main(void*);
+    void run_cluster(u32 cluster);
+    void build_cluster(u32 cluster);
+    void advance_one();
+    Thread* pick();
+    void deadlock();
+    void leave();  // back to the scheduler
+    void after_exit(Thread& t);
+
+    Fibre scheduler_;
+    Thread* current_ = nullptr;
+    std::vector<Warp*> ready_warps_;
+    std::vector<std::shared_ptr<Operation>> pending_;
+    std::string fault_;
+    bool faulted_ = false;
+    void* stacks_ = nullptr;
+    std::size_t stacks_bytes_ = 0;
+    u64 random_state_;
+    enum class Timing { kEarly, kLate, kRandom } timing_;
+    bool by_priority_ = false;
+    u32 advance_chance_ = 0, yield_chance_ = 0;  // of 1024
+};
+
+Machine& machine();
+
+[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...);
+std::string at(Where w);
+
+// Shared memory of a block.
+u8* shared_at(Block& block, u32 address, u32 bytes, u32 alignment, const char* what, Where w);
+Mbarrier& barrier_at(Block& block, u32 address, const char* what, Where w);
+Block& peer(u32 rank, const char* what, Where w);
+Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where w);
+void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where w);
+// The current phase of the mbarrier gets `bytes`.
+void complete_bytes(Block& block, u32 address, u32 bytes);
+void check_cluster_barrier();  // completes it when all live threads wait there
+void release(Thread& t);       // the thread's later accesses are not ordered by what it has just released
+
+}  // namespace dgj::emu

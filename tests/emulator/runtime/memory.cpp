@@ -1,0 +1,168 @@
+// Plain loads and stores, cp.async, and the checks that all accesses share.
+#include <cstring>
+
+#include "runtime/checks.hpp"
+
+namespace dgj::emu {
+namespace {
+
+void check_alignment(u64 address, u32 alignment, const char* what) {
+    if (address % alignment != 0)
+        machine().fault(text("%s: address %#llx is not a multiple of %u", what, address, alignment));
+}
+
+}  // namespace
+
+const ThreadPlace& place() { return machine().thread().place; }
+u32 shared_base() { return kSharedBase; }
+
+u8* shared_at(Block& block, u32 address, u32 bytes, u32 alignment, const char* what, Where) {
+    check_alignment(address, alignment, what);
+    if (address < kSharedBase || u64{address} + bytes > kSharedBase + u64{machine().launch.shared_bytes})
+        machine().fault(text("%s: %u bytes at offset %d leave the %u bytes of shared memory", what, bytes,
+                             static_cast<i32>(address - kSharedBase), machine().launch.shared_bytes));
+    if (block.live == 0) machine().fault(text("%s: block %u has exited", what, block.index));
+    return block.memory.data() + (address - kSharedBase);
+}
+
+Block& peer(u32 rank, const char* what, Where) {
+    Machine& m = machine();
+    if (rank >= m.launch.cluster)
+        m.fault(text("%s: rank %u, but the cluster has %u blocks", what, rank, m.launch.cluster));
+    Block& block = *m.blocks[rank];
+    if (block.live == 0) m.fault(text("%s: block %u (rank %u) has exited", what, block.index, rank));
+    return block;
+}
+
+Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where) {
+    for (Buffer& b : machine().buffers)
+        if (address >= b.begin && address + bytes <= b.begin + b.bytes) return b;
+    machine().fault(text("%s: %llu bytes at %#llx lie outside every buffer of the call", what, bytes,
+                         address));
+}
+
+void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where) {
+    if (!buffer.writable) machine().fault(text("%s: writes to an input", what));
+    for (u64 i = address - buffer.begin; i < address - buffer.begin + bytes; i++) {
+        if (buffer.written[i]) machine().fault(text("%s: byte %llu of the output is written twice", what, i));
+        buffer.written[i] = 1;
+    }
+}
+
+void report(const char* what, const Block& block, const Shadow::Conflict& c) {
+    Machine& m = machine();
+    std::string message = text("%s: shared memory of block %u, offset %u: %s\n  the earlier access: %s", what,
+                               block.index, c.address - kSharedBase, c.rule,
+                               m.component_name(c.component).c_str());
+    if (c.line != 0) message += text(", line %d", c.line);
+    m.fault(message);
+}
+
+void check_shared_read(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
+                       bool async_proxy, bool may_be_unwritten) {
+    if (const auto c = block.shadow.check_read(address, bytes, clocks, async_proxy, may_be_unwritten))
+        report(what, block, c);
+}
+
+void check_shared_write(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
+                        bool async_proxy) {
+    if (const auto c = block.shadow.check_write(address, bytes, clocks, async_proxy)) report(what, block, c);
+    for (const Operation* o : block.reading)
+        if (address < o->source_address + o->source_bytes && o->source_address < address + bytes)
+            machine().fault(text("%s: offset %u is still read by %s (%s): nothing has waited for it", what,
+                                 address - kSharedBase, o->what.c_str(), at(o->where).c_str()));
+}
+
+void load_shared(void* to, u32 address, u32 bytes, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Thread& t = m.thread();
+    const u8* from = shared_at(*t.block, address, bytes, bytes, "ld.shared", w);
+    check_shared_read("ld.shared", *t.block, address, bytes, t.clocks, false, false);
+    t.block->shadow.note_read(address, bytes, t.place.thread, t.clocks.order(t.id));
+    std::memcpy(to, from, bytes);
+}
+
+void store_shared(u32 address, const void* from, u32 bytes, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Thread& t = m.thread();
+    u8* to = shared_at(*t.block, address, bytes, bytes, "st.shared", w);
+    check_shared_write("st.shared", *t.block, address, bytes, t.clocks, false);
+    t.block->shadow.note_write(address, bytes, Shadow::Kind::kGeneric, t.id, t.clocks.order(t.id), w.line);
+    std::memcpy(to, from, bytes);
+}
+
+void load_global(void* to, const void* from, u32 bytes, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    const u64 address = reinterpret_cast<u64>(from);
+    if (!m.thread().saw_prior_kernels)
+        m.fault("ld.global before griddepcontrol.wait: the data may not be there yet");
+    check_alignment(address, bytes, "ld.global");
+    buffer_at(address, bytes, "ld.global", w);
+    std::memcpy(to, from, bytes);
+}
+
+void store_global(void* to, const void* from, u32 bytes, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    const u64 address = reinterpret_cast<u64>(to);
+    if (!m.thread().saw_prior_kernels)
+        m.fault("st.global before griddepcontrol.wait: a prior kernel may still use it");
+    check_alignment(address, bytes, "st.global");
+    note_written(buffer_at(address, bytes, "st.global", w), address, bytes, "st.global", w);
+    std::memcpy(to, from, bytes);
+}
+
+// PTX ISA, stmatrix: lane l addresses row l % 8 of matrix l / 8; lane l holds elements 2 * (l % 4), + 1 of
+// row l / 4 of each.
+void store_matrix4(u32 address, const u32 (&tiles)[4], Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Thread& self = m.thread();
+    self.addresses = address;
+    std::memcpy(self.tiles, tiles, sizeof tiles);
+    if (!m.gather("stmatrix", w)) return;
+    Block& block = *self.block;
+    for (u32 matrix = 0; matrix < 4; matrix++)
+        for (const Thread* t : self.warp->lanes) {
+            const u32 lane = t->place.thread % kWarp;
+            const u32 row = self.warp->lanes[matrix * 8 + lane / 4]->addresses;
+            shared_at(block, row, 16, 16, "stmatrix", w);
+            const u32 to = row + lane % 4 * 4;
+            check_shared_write("stmatrix", block, to, 4, t->clocks, false);
+            block.shadow.note_write(to, 4, Shadow::Kind::kGeneric, t->id, t->clocks.order(t->id), w.line);
+            std::memcpy(shared_at(block, to, 4, 4, "stmatrix", w), &t->tiles[matrix], 4);
+        }
+    m.release_lanes();
+}
+
+// PTX ISA, cp.async: with src-size 0 the source is not read and zeros are written. It is a weak operation of
+// the generic proxy; only cp.async.mbarrier.arrive or a wait makes its writes visible, to the own thread too.
+void copy_async4(u32 shared, const void* global, bool valid, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Thread& t = m.thread();
+    Block& block = *t.block;
+    const u64 from = reinterpret_cast<u64>(global);
+    if (!t.saw_prior_kernels) m.fault("cp.async before griddepcontrol.wait: the data may not be there yet");
+    u8* to = shared_at(block, shared, 4, 4, "cp.async", w);
+    if (valid) check_alignment(from, 4, "cp.async"), buffer_at(from, 4, "cp.async", w);
+    check_shared_write("cp.async", block, shared, 4, t.clocks, false);
+    block.shadow.note_write(shared, 4, Shadow::Kind::kInFlight, t.id, 0, w.line);
+    std::memset(to, 0xff, 4);
+    auto operation = std::make_shared<Operation>();
+    operation->what = "cp.async";
+    operation->where = w;
+    operation->source_address = shared;  // where it writes: the arrive that covers it needs to know
+    operation->steps = {[to, from, valid] {
+        u32 value = 0;
+        if (valid) std::memcpy(&value, reinterpret_cast<const void*>(from), 4);
+        std::memcpy(to, &value, 4);
+    }};
+    t.copies.push_back(operation);
+    m.start(operation);
+}
+
+}  // namespace dgj::emu
