@@ -108,18 +108,11 @@ def _torch_parts() -> dict:
     def stream_of(device_index: int) -> int:
         return torch._C._cuda_getCurrentRawStream(device_index)
 
-    def negated_pairs() -> tuple | None:
-        # Tensors that differ in the lazy negation only: from them the fast path learns where torch keeps it.
-        if find("_neg_view") is None:
-            return None
-        matrix = torch.zeros(3, 2, device="cpu", dtype=torch.float32)
-        examples = (matrix, matrix.t(), torch.zeros(4, dtype=torch.bfloat16, device="cpu"), matrix[1:1])
-        return tuple((t.view_as(t), torch._neg_view(t)) for t in examples)
-
     return {
         "tensor_type": torch.Tensor,
         "parameter_type": torch.nn.Parameter,
         "disabled_dispatch": find("_C._disabled_torch_dispatch_impl"),
+        "disabled_function": find("_C._disabled_torch_function_impl"),
         "dispatch_depth": find("_C._len_torch_dispatch_stack"),
         "function_depth": find("_C._len_torch_function_stack"),
         "is_tracing": find("_C._is_tracing"),
@@ -127,7 +120,6 @@ def _torch_parts() -> dict:
         "profiler_globals": module_globals("autograd.profiler", "_is_profiler_enabled"),
         "compiler_globals": module_globals("compiler", "_is_compiling_flag"),
         "is_neg": find("Tensor.is_neg"),
-        "negated_pairs": negated_pairs(),
         "exchange_capsule": find("Tensor.__dlpack_c_exchange_api__"),
         "describe": describe,
         "stream_of": stream_of,

@@ -208,14 +208,15 @@ Hurdle read_operands(const GemmTensors& tensors, Fp8GemmArgs& args) {
         }
         to_dispatcher = to_dispatcher || kind == TensorKind::kSubclass;
         if (to_dispatcher) continue;
-        bool negated = false;
-        const ReadResult read = read_operand(t.object, *t.view, negated);
+        const ReadResult read = read_tensor(t.object, *t.view);
         if (read == ReadResult::kTooMany) [[unlikely]] {
             too_many_dims(kGemm, t.name, *t.view);
             return Hurdle::kError;
         }
         if (read == ReadResult::kFailed) PyErr_Clear();
-        to_dispatcher = read != ReadResult::kOk || negated;
+        // torch cannot negate e4m3, so it has no meaning for a negated view of it either: not worth a call.
+        to_dispatcher = read != ReadResult::kOk ||
+                        (t.view->dtype != DType::kE4M3 && is_lazy_negation(t.object, t.view == &args.sfb));
     }
     return to_dispatcher || wants_grad(tensors.d) ? Hurdle::kDispatcher : Hurdle::kNone;
 }

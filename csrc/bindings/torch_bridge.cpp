@@ -1,9 +1,6 @@
 #include "bindings/torch_bridge.hpp"
 
-#include <dlfcn.h>
-
 #include <array>
-#include <bit>
 #include <string_view>
 
 #include "bindings/dlpack_abi.hpp"
@@ -16,6 +13,7 @@ struct TorchParts {
     PyObject* tensor_type = nullptr;
     PyObject* parameter_type = nullptr;
     PyObject* disabled_dispatch = nullptr;  // the __torch_dispatch__ of a class that has none
+    PyObject* disabled_function = nullptr;  // the same for __torch_function__
     PyObject* dispatch_depth = nullptr;     // () -> int, active torch-dispatch modes
     PyObject* function_depth = nullptr;     // () -> int, active torch-function modes
     PyObject* is_tracing = nullptr;         // () -> bool, torch.jit.trace
@@ -34,10 +32,11 @@ struct PartName {
     PyObject* TorchParts::* member;
     bool optional;  // None: this torch lacks it, so every call goes to the dispatcher
 };
-constexpr std::array<PartName, 14> kParts = {{
+constexpr std::array<PartName, 15> kParts = {{
     {"tensor_type", &TorchParts::tensor_type, false},
     {"parameter_type", &TorchParts::parameter_type, false},
     {"disabled_dispatch", &TorchParts::disabled_dispatch, true},
+    {"disabled_function", &TorchParts::disabled_function, true},
     {"dispatch_depth", &TorchParts::dispatch_depth, true},
     {"function_depth", &TorchParts::function_depth, true},
     {"is_tracing", &TorchParts::is_tracing, true},
@@ -75,6 +74,7 @@ const dlpack::ExchangeApi* find_api(PyObject* capsule) {
 struct KnownType {
     PyTypeObject* type = nullptr;  // owned, so that the address cannot come to mean another type
     TensorKind kind = TensorKind::kOther;
+    bool has_function_hook = false;  // its __torch_function__ is Python code
 };
 std::array<KnownType, 32> g_types;  // by address; a collision just decides again
 
@@ -98,6 +98,7 @@ KnownType& known_type(PyTypeObject* type) {
     } else if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(g_torch.parameter_type)) != 0 &&
                attribute_is(type, "__torch_dispatch__", g_torch.disabled_dispatch)) {
         found.kind = TensorKind::kParameter;
+        found.has_function_hook = !attribute_is(type, "__torch_function__", g_torch.disabled_function);
     } else {
         found.kind = TensorKind::kSubclass;
     }
@@ -143,124 +144,48 @@ bool flag_is_set(PyObject* globals, PyObject* key) {
     return value != Py_False;
 }
 
-// The same questions asked of torch's libraries: a Python call costs ten times what the answer does. Each is
-// nullptr where this torch does not export it or where it contradicts Python; Python is asked then.
-struct NativeProbes {
-    std::int64_t (*dispatch_depth)() = nullptr;
-    std::int64_t (*function_depth)() = nullptr;
-    void* const* (*tracing_state)() = nullptr;  // to a shared_ptr, whose first word is the object
-    bool (*grad_enabled)() = nullptr;
-};
-NativeProbes g_native;
-
-template <class Function>
-void find_symbol(void* library, const char* name, Function*& out) {
-    out = reinterpret_cast<Function*>(dlsym(library, name));
-}
-
-bool dispatch_mode_active() {
-    if (g_native.dispatch_depth != nullptr) [[likely]]
-        return g_native.dispatch_depth() != 0;
-    return call_is_nonzero(g_torch.dispatch_depth);
-}
-
-bool function_mode_active() {
-    if (g_native.function_depth != nullptr) [[likely]]
-        return g_native.function_depth() != 0;
-    return call_is_nonzero(g_torch.function_depth);
-}
-
-bool tracing() {
-    if (g_native.tracing_state != nullptr) [[likely]]
-        return *g_native.tracing_state() != nullptr;
-    return call_is_true(g_torch.is_tracing);
-}
-
-bool grad_enabled() {
-    if (g_native.grad_enabled != nullptr) [[likely]]
-        return g_native.grad_enabled();
-    return call_is_true(g_torch.grad_enabled);
-}
-
-void find_native_probes() {
-    void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // torch's own; never closed
-    if (library == nullptr) return;
-    NativeProbes& n = g_native;
-    find_symbol(library, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", n.dispatch_depth);
-    find_symbol(library, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", n.function_depth);
-    find_symbol(library, "_ZN5torch3jit6tracer15getTracingStateEv", n.tracing_state);
-    find_symbol(library, "aoti_torch_grad_mode_is_enabled", n.grad_enabled);
-    if (dispatch_mode_active() != call_is_nonzero(g_torch.dispatch_depth)) n.dispatch_depth = nullptr;
-    if (function_mode_active() != call_is_nonzero(g_torch.function_depth)) n.function_depth = nullptr;
-    if (tracing() != call_is_true(g_torch.is_tracing)) n.tracing_state = nullptr;
-    if (grad_enabled() != call_is_true(g_torch.grad_enabled)) n.grad_enabled = nullptr;
-}
-
 // ---- lazily negated views -----------------------------------------------------------------------
 
-// Tensor.is_neg() costs more than reading the tensor, and microseconds where __torch_function__ is Python
-// code, as it is for the weights of serving frameworks. The bit that it reads lies in the tensor at a fixed
-// distance from the sizes, to which the exchange table gives a pointer. That distance is not assumed but
-// measured, on pairs of tensors that differ in nothing else; where it cannot be, is_neg is called.
-constexpr std::size_t kInlineDims = 5;  // the tensor itself holds so many sizes, then so many strides
-constexpr std::size_t kFirstWord = 2 * kInlineDims, kLastWord = kFirstWord + 3;  // what comes after them
-
-struct NegationBit {
-    std::size_t word = 0;    // from the first size
-    std::uint64_t mask = 0;  // 0: not known
-    bool operator==(const NegationBit&) const = default;
+// Asking costs as much as reading the tensor, and microseconds where __torch_function__ is Python code, as it
+// is for the weights of serving frameworks.
+struct AskedTensor {
+    PyObject* weak = nullptr;
+    PyObject* tensor = nullptr;  // borrowed; valid only while `weak` says so
 };
-NegationBit g_negation;
+std::array<AskedTensor, 1024> g_asked;
 
-bool is_inline(const dlpack::Tensor& t) { return t.shape != nullptr && t.strides == t.shape + kInlineDims; }
-
-std::uint64_t word_after_sizes(const dlpack::Tensor& t, std::size_t word) {
-    return static_cast<std::uint64_t>(t.shape[word]);
+bool alive(const AskedTensor& asked) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* object = nullptr;
+    const bool yes = PyWeakref_GetRef(asked.weak, &object) == 1;
+    const bool same = yes && object == asked.tensor;
+    Py_XDECREF(object);
+    return same;
+#else
+    return PyWeakref_GetObject(asked.weak) == asked.tensor;
+#endif
 }
 
-NegationBit measure_negation(PyObject* plain, PyObject* negated) {
-    dlpack::Tensor p, n;
-    if (g_api->tensor_from_object(plain, &p) != 0 || g_api->tensor_from_object(negated, &n) != 0) {
-        PyErr_Clear();
-        return {};
-    }
-    if (!is_inline(p) || !is_inline(n)) return {};
-    NegationBit found;
-    for (std::size_t word = kFirstWord; word <= kLastWord; ++word) {
-        const std::uint64_t before = word_after_sizes(p, word), after = word_after_sizes(n, word);
-        if (before == after) continue;
-        const bool one_more_bit = std::has_single_bit(before ^ after) && (after & ~before) != 0;
-        if (found.mask != 0 || !one_more_bit) return {};
-        found = {word, before ^ after};
-    }
-    return found;
-}
-
-// pairs: a tuple of (tensor, its negated view), or None.
-void find_negation_bit(PyObject* pairs) {
-    if (pairs == nullptr || PyTuple_Check(pairs) == 0) return;
-    NegationBit agreed;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); ++i) {
-        PyObject *plain = nullptr, *negated = nullptr;
-        if (PyArg_ParseTuple(PyTuple_GET_ITEM(pairs, i), "OO", &plain, &negated) == 0) {
-            PyErr_Clear();
-            return;
-        }
-        const NegationBit found = measure_negation(plain, negated);
-        if (found.mask == 0 || (i != 0 && !(found == agreed))) return;
-        agreed = found;
-    }
-    g_negation = agreed;
-}
-
-bool is_negated(PyObject* tensor, const dlpack::Tensor& t) {
-    if (g_negation.mask != 0 && is_inline(t)) [[likely]]
-        return (word_after_sizes(t, g_negation.word) & g_negation.mask) != 0;
-    if (t.dtype.code == dlpack::kFloat8E4M3Fn) return false;  // torch cannot negate it: not worth a call
+bool ask_is_neg(PyObject* tensor) {
     PyObject* result = PyObject_CallOneArg(g_torch.is_neg, tensor);
     const bool yes = is_true(result);
     Py_XDECREF(result);
     return yes;
+}
+
+bool ask_is_neg_once(PyObject* tensor) {
+    AskedTensor& slot = g_asked[(reinterpret_cast<std::uintptr_t>(tensor) >> 4) % g_asked.size()];
+    if (slot.tensor == tensor && alive(slot)) return false;
+    if (ask_is_neg(tensor)) return true;
+    PyObject* weak = PyWeakref_NewRef(tensor, nullptr);
+    if (weak == nullptr) {
+        PyErr_Clear();
+        return false;
+    }
+    PyObject* old = slot.weak;
+    slot = {weak, tensor};
+    Py_XDECREF(old);
+    return false;
 }
 
 // ---- reading ------------------------------------------------------------------------------------
@@ -306,7 +231,7 @@ ReadResult finish(const TensorView& view) {
     return view.data == nullptr && has_elements(view) ? ReadResult::kNoData : ReadResult::kOk;
 }
 
-ReadResult read_through_table(PyObject* tensor, TensorView& view, bool* negated) {
+ReadResult read_through_table(PyObject* tensor, TensorView& view) {
     dlpack::Tensor t;
     if (g_api->tensor_from_object(tensor, &t) != 0) return ReadResult::kFailed;
     view.ndim = t.ndim;
@@ -321,7 +246,6 @@ ReadResult read_through_table(PyObject* tensor, TensorView& view, bool* negated)
         view.stride[at] = t.strides != nullptr ? t.strides[i] : row_major;
         row_major *= t.shape[i];
     }
-    if (negated != nullptr) *negated = is_negated(tensor, t);
     return finish(view);
 }
 
@@ -375,22 +299,23 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
     g_torch = found;
     g_api = find_api(found.exchange_capsule);
     g_can_skip_dispatcher = complete && g_api != nullptr;
-    if (g_can_skip_dispatcher) {
-        find_native_probes();
-        find_negation_bit(PyDict_GetItemString(parts, "negated_pairs"));
-    }
     g_attached = true;
     Py_RETURN_NONE;
 }
 
 bool dispatcher_needed() {
-    return !g_can_skip_dispatcher || dispatch_mode_active() || function_mode_active() || tracing() ||
-           flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
-           flag_is_set(g_torch.compiler_globals, g_compiling_key);
+    return !g_can_skip_dispatcher || call_is_nonzero(g_torch.dispatch_depth) ||
+           call_is_nonzero(g_torch.function_depth) || flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
+           flag_is_set(g_torch.compiler_globals, g_compiling_key) || call_is_true(g_torch.is_tracing);
+}
+
+bool is_lazy_negation(PyObject* tensor, bool long_lived) {
+    return long_lived || known_type(Py_TYPE(tensor)).has_function_hook ? ask_is_neg_once(tensor)
+                                                                       : ask_is_neg(tensor);
 }
 
 bool wants_grad(PyObject* tensor) {
-    if (!grad_enabled()) return false;
+    if (!call_is_true(g_torch.grad_enabled)) return false;
     PyObject* value = PyObject_GetAttr(tensor, g_requires_grad_key);
     const bool yes = is_true(value);
     Py_XDECREF(value);
@@ -398,11 +323,7 @@ bool wants_grad(PyObject* tensor) {
 }
 
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {
-    return g_api != nullptr ? read_through_table(tensor, view, nullptr) : read_through_python(tensor, view);
-}
-
-ReadResult read_operand(PyObject* tensor, TensorView& view, bool& negated) {
-    return read_through_table(tensor, view, &negated);
+    return g_api != nullptr ? read_through_table(tensor, view) : read_through_python(tensor, view);
 }
 
 bool current_stream(const Device& device, void** stream) {

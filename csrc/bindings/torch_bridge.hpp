@@ -31,6 +31,11 @@ PyObject* attach_torch(PyObject* module, PyObject* parts);  // METH_O; see the t
 // matters only to the tensors that it wraps, and those cannot be read (read_tensor says kFailed or kNoData).
 bool dispatcher_needed();
 
+// A view whose memory holds the negated values. Only for kPlain and kParameter. A long-lived tensor is asked
+// once: it is remembered through a weak reference (one that becomes a negated view later, through .data, is
+// not noticed).
+bool is_lazy_negation(PyObject* tensor, bool long_lived);
+
 // d is written behind autograd's back, which is an error where autograd would have to follow it.
 bool wants_grad(PyObject* tensor);  // grad mode is on and the tensor requires grad
 
@@ -41,10 +46,6 @@ enum class ReadResult {
     kTooMany,  // more dimensions than any operation takes; the view has ndim and nothing else
 };
 ReadResult read_tensor(PyObject* tensor, TensorView& view);
-
-// The same for kPlain and kParameter, once dispatcher_needed() said no. Also tells whether the memory holds
-// the negated values (a lazily negated view); that is set with kOk and kNoData only.
-ReadResult read_operand(PyObject* tensor, TensorView& view, bool& negated);
 
 // The current stream of torch on that device. False with a Python error set.
 bool current_stream(const Device& device, void** stream);

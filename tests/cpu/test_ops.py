@@ -148,7 +148,7 @@ parts = ops._torch_parts
 def changed():
     found = parts()
     if found["exchange_capsule"] is None: raise SystemExit(0)  # torch < 2.10: there is no fast path
-    found["fp8_gemm_nt"] = found["is_neg"] = refuse  # nor is any tensor asked through Python
+    found["fp8_gemm_nt"] = refuse
     return found
 ops._torch_parts = changed
 a = dg.per_token_cast_to_fp8(torch.randn(3, 128))
@@ -167,7 +167,7 @@ else: raise SystemExit("the dispatcher was bypassed under a mode")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("hide", ["exchange table", "a probe", "negated views"])
+@pytest.mark.parametrize("hide", ["exchange table", "a probe"])
 def test_an_older_torch_gives_the_same_bits(hide, tmp_path):
     # What torch < 2.10 lacks is hidden before the package first looks.
     a, b = operands()
@@ -177,11 +177,10 @@ def test_an_older_torch_gives_the_same_bits(hide, tmp_path):
 import torch
 hide = {hide!r}
 if hide == "a probe": del torch._C._len_torch_function_stack
-elif hide == "negated views": del torch._neg_view
 elif hasattr(torch.Tensor, "__dlpack_c_exchange_api__"): del torch.Tensor.__dlpack_c_exchange_api__
 import deep_gemm_jit as dg
 a, b, c, bias, expected = torch.load({str(tmp_path / "case.pt")!r})
-assert hide != "exchange table" or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+assert hide == "a probe" or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 for weights in (b, tuple(torch.nn.Parameter(t, requires_grad=False) for t in b)):
     d = torch.full_like(expected, float("nan"))
     dg.fp8_gemm_nt(a, weights, d, c=c, bias=bias, alpha=-2.0)
