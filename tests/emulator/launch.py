@@ -5,9 +5,7 @@ import os
 from dataclasses import dataclass
 
 import torch
-from emulator import build
-
-from deep_gemm_jit import _core
+from emulator import build, plans
 
 
 class EmulatorFault(AssertionError):
@@ -104,7 +102,7 @@ def run(entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, s
 
 
 def compiled(plan, patch=None):
-    source = _core.emit(plan)
+    source = plans.emit(plan)
     text, headers = source.text, dict(source.headers)
     if patch is not None:
         text, headers = patch(text, headers)

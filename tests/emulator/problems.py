@@ -40,9 +40,12 @@ def corner(values: torch.Tensor, more_rows: int, more_cols: int) -> torch.Tensor
 
 
 def make(
-    m, n, k, dtype=torch.bfloat16, *, seed=0, c=False, bias=None, alpha=1.0, scales_by_column=False
+    m, n, k, dtype=torch.bfloat16, *, seed=0, c=False, bias=None, alpha=1.0, scales="rows"
 ) -> Operands:
-    """Values of every magnitude; rows and columns past the operands are NaN, in values and scales."""
+    """Values of every magnitude; rows and columns past the operands are NaN, in values and scales.
+
+    scales: how those of A lie: "rows", "columns", or "aligned" columns, which bulk copies can fetch.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def values(rows):
@@ -52,7 +55,10 @@ def make(
     blocks_n, blocks_k = (n + 127) // 128, (k + 127) // 128
     sfa = torch.rand(m, blocks_k, generator=g) + 0.25
     sfb = torch.rand(blocks_n, blocks_k, generator=g) * 0.5 + 0.125
-    sfa = corner(sfa.t().contiguous(), 1, 3).t() if scales_by_column else corner(sfa, 5, 1)
+    if scales == "rows":
+        sfa = corner(sfa, 5, 1)
+    else:
+        sfa = corner(sfa.t().contiguous(), 1, -m % 4 + (4 if scales == "aligned" else 3 - m % 2)).t()
     whole = padded(m, n, dtype, 2, 8)
     o = Operands(values(m), sfa, values(n), corner(sfb, 1, 2), whole[:m, :n], alpha=alpha, guard=whole)
     o.before = whole.clone()

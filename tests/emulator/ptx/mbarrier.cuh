@@ -19,6 +19,9 @@ DGJ_DEVICE void barrier_arrive_remote(u32 barrier, u32 rank, Where w = {}) {
 DGJ_DEVICE void barrier_arrive_expect(u32 barrier, u32 bytes, Where w = {}) {
     emu::barrier_arrive_expect(barrier, bytes, w);
 }
+DGJ_DEVICE void barrier_expect(u32 barrier, u32 bytes, Where w = {}) {
+    emu::barrier_expect(barrier, bytes, w);
+}
 DGJ_DEVICE void barrier_arrive_after_copies(u32 barrier, Where w = {}) {
     emu::barrier_arrive_after_copies(barrier, w);
 }

@@ -14,6 +14,9 @@ DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner,
                                     u16 mask, Where w = {}) {
     emu::load_tile(shared, map, inner, row, barrier, mask, w);
 }
+DGJ_DEVICE void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w = {}) {
+    emu::load_bytes(shared, global, bytes, barrier, w);
+}
 DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row, Where w = {}) {
     emu::store_tile(map, shared, inner, row, w);
 }

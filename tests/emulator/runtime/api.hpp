@@ -36,6 +36,7 @@ void fence_barrier_init(Where);
 void barrier_wait(u32 barrier, u32 parity, Where);
 void barrier_arrive(u32 barrier, u32 rank, Where);  // in block `rank` of the cluster
 void barrier_arrive_expect(u32 barrier, u32 bytes, Where);
+void barrier_expect(u32 barrier, u32 bytes, Where);
 void barrier_arrive_after_copies(u32 barrier, Where);
 
 void sync_block(Where);
@@ -49,6 +50,7 @@ u32 shuffle_xor(u32 value, u32 mask, Where);
 
 void prefetch_map(const void* map, Where);
 void load_tile(u32 shared, const void* map, i32 inner, i32 row, u32 barrier, u32 mask, Where);
+void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where);
 void store_tile(const void* map, u32 shared, i32 inner, i32 row, Where);
 void commit_stores(Where);
 void wait_stores(u32 pending, bool read_only, Where);

@@ -126,17 +126,29 @@ void barrier_arrive(u32 address, u32 rank, Where w) {
     check_phase(b);
 }
 
+static void expect_bytes(Mbarrier& b, u32 bytes, const char* what) {
+    b.bytes += static_cast<i32>(bytes);
+    if (b.bytes >= 1 << 20) machine().fault(text("%s: more than 2^20 - 1 bytes", what));
+}
+
 void barrier_arrive_expect(u32 address, u32 bytes, Where w) {
     Machine& m = machine();
     m.step(w);
     Thread& t = m.thread();
     Mbarrier& b = usable_barrier(*t.block, address, false, "mbarrier.arrive.expect_tx", w);
-    if (b.bytes + static_cast<i32>(bytes) >= 1 << 20)
-        m.fault("mbarrier.arrive.expect_tx: more than 2^20 - 1 bytes");
-    b.bytes += static_cast<i32>(bytes);
+    expect_bytes(b, bytes, "mbarrier.arrive.expect_tx");
     take_arrival(b, address);
     b.clocks.join(t.clocks);
     release(t);
+    check_phase(b);
+}
+
+// PTX ISA, mbarrier.expect_tx: no arrival; .relaxed orders nothing.
+void barrier_expect(u32 address, u32 bytes, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Mbarrier& b = usable_barrier(*m.thread().block, address, false, "mbarrier.expect_tx", w);
+    expect_bytes(b, bytes, "mbarrier.expect_tx");
     check_phase(b);
 }
 

@@ -118,6 +118,41 @@ void load_tile(u32 shared, const void* p, i32 inner, i32 row, u32 barrier, u32 m
             start_load(peer(rank, "cp.async.bulk.tensor", w), shared, map, inner, row, barrier, w);
 }
 
+// PTX ISA, cp.async.bulk: both addresses and the size are multiples of 16. What is read must lie in a buffer,
+// or in the 16 bytes that hold its end: those are in the same page, and the kernel may fetch them as long as
+// it ignores them.
+void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    const char* what = "cp.async.bulk";
+    check_prior(what);
+    Block& to = *m.thread().block;
+    const u64 from = reinterpret_cast<u64>(global);
+    if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));
+    if (from % 16 != 0) m.fault(text("%s: global address %#llx is not a multiple of 16", what, from));
+    const Buffer& buffer = buffer_at(from, 4, what, w);
+    const u64 end = buffer.begin + buffer.bytes;
+    if (from + bytes > (end + 15) / 16 * 16)
+        m.fault(text("%s: %u bytes at %#llx go past the end of their buffer", what, bytes, from));
+    const u32 inside = static_cast<u32>(std::min<u64>(bytes, end - from));
+    u8* begin = shared_at(to, shared, bytes, 16, what, w);
+    check_usable_by_copies(to, barrier, what, w);
+    check_shared_write(what, to, shared, bytes, m.thread().clocks, true);
+    to.shadow.note_write(shared, bytes, Shadow::Kind::kInFlight, m.thread().id, 0, w.line);
+    std::memset(begin, 0xff, bytes);
+
+    auto operation = std::make_shared<Operation>();
+    operation->what = text("cp.async.bulk of %u bytes", bytes);
+    operation->where = w;
+    operation->steps = {[&to, shared, from, inside, bytes, barrier, w, o = operation.get()] {
+        check_alive(to, *o);
+        std::memcpy(&to.memory[shared - kSharedBase], reinterpret_cast<const void*>(from), inside);
+        end_of_write(to, shared, bytes, barrier, w.line);
+        complete_bytes(to, barrier, bytes);
+    }};
+    m.start(std::move(operation));
+}
+
 // PTX ISA, cp.async.bulk.tensor, global.shared::cta with .bulk_group: parts outside the tensor are not
 // written.
 void store_tile(const void* p, u32 shared, i32 inner, i32 row, Where w) {

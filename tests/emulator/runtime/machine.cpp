@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 namespace dgj::emu {
 namespace {
@@ -296,25 +297,35 @@ std::string Machine::component_name(u32 component) const {
     return "an unknown mbarrier";
 }
 
-// Every thread that waits, alike ones of a warp in one line.
+namespace {
+
+std::string ranges(const std::vector<u32>& sorted) {
+    std::string out;
+    for (std::size_t i = 0, j; i < sorted.size(); i = j) {
+        for (j = i + 1; j < sorted.size() && sorted[j] == sorted[j - 1] + 1;) j++;
+        out += text(j - i == 1 ? "%s%u" : "%s%u-%u", i ? "," : "", sorted[i], sorted[j - 1]);
+    }
+    return out;
+}
+
+}  // namespace
+
+// Every group of threads that waits: lanes that wait for the same, then warps that do.
 void Machine::deadlock() {
     std::string report = "deadlock: no thread can run and no copy is in flight\n";
-    for (const auto& block : blocks)
+    for (const auto& block : blocks) {
+        std::map<std::string, std::vector<u32>> warps;
         for (const Warp& warp : block->warps) {
-            std::vector<std::pair<std::string, std::string>> groups;  // what, lanes
-            for (const Thread* t : warp.lanes) {
-                if (t->state != Thread::State::kBlocked) continue;
-                const std::string what = at(t->where) + " waits for " + t->explain();
-                const std::string lane = std::to_string(t->place.thread % kWarp);
-                auto same = std::find_if(groups.begin(), groups.end(),
-                                         [&](auto& g) { return g.first == what; });
-                if (same == groups.end()) groups.emplace_back(what, lane);
-                else same->second += "," + lane;
-            }
-            for (const auto& [what, lanes] : groups)
-                report += text("  block %u warp %u lanes %s: ", block->index, warp.index, lanes.c_str()) +
-                          what + "\n";
+            std::map<std::string, std::vector<u32>> lanes;
+            for (const Thread* t : warp.lanes)
+                if (t->state == Thread::State::kBlocked)
+                    lanes[at(t->where) + " waits for " + t->explain()].push_back(t->place.thread % kWarp);
+            for (const auto& [what, which] : lanes)
+                warps[text("lanes %s: ", ranges(which).c_str()) + what].push_back(warp.index);
         }
+        for (const auto& [what, which] : warps)
+            report += text("  block %u warps %s ", block->index, ranges(which).c_str()) + what + "\n";
+    }
     throw Fault{report};
 }
 

@@ -36,7 +36,6 @@ struct Thread {
     enum class State : std::uint8_t { kReady, kBlocked, kDone } state = State::kReady;
     bool saw_prior_kernels = false;  // has executed griddepcontrol.wait
     Where where;                     // its last operation
-    std::string waits_for;           // for the report of a deadlock; filled in by the report
     std::function<std::string()> explain;
     // Bulk groups: stores since the last commit, and groups not yet waited for.
     std::vector<std::shared_ptr<Operation>> uncommitted;

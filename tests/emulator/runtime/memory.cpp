@@ -78,7 +78,7 @@ void load_shared(void* to, u32 address, u32 bytes, Where w) {
     m.step(w);
     Thread& t = m.thread();
     const u8* from = shared_at(*t.block, address, bytes, bytes, "ld.shared", w);
-    check_shared_read("ld.shared", *t.block, address, bytes, t.clocks, false, false);
+    check_shared_read("ld.shared", *t.block, address, bytes, t.clocks, false, true);  // unwritten: poison
     t.block->shadow.note_read(address, bytes, t.place.thread, t.clocks.order(t.id));
     std::memcpy(to, from, bytes);
 }

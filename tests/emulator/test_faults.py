@@ -1,0 +1,438 @@
+"""Faults planted into the emitted kernels: each is rejected for its reason, and the kernel without it passes.
+
+A fault replaces text that must occur exactly once, so that a kernel that changes takes its faults along.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+
+import pytest
+import torch
+from emulator import launch, plans, problems
+
+from deep_gemm_jit import _core
+
+SEEDS = (1, 0, 2, 3, 4, 5)
+GEMM, SWAP = "sm90/fp8_gemm.cuh", "sm90/fp8_gemm_swap_ab.cuh"
+RACE = "not ordered before"
+
+
+@dataclass(frozen=True)
+class Case:
+    m: int
+    n: int
+    k: int
+    sms: int
+    fields: tuple[tuple[str, object], ...]
+    dtype: torch.dtype = torch.bfloat16
+    scales: str = "rows"
+
+    def plan(self):
+        problem = _core.GemmProblem(n=self.n, k=self.k, d_dtype=self.dtype)
+        return plans.find(problem, self.m, **dict(self.fields))
+
+
+def case(m, n, k, sms, dtype=torch.bfloat16, scales="rows", **fields):
+    return Case(m, n, k, sms, tuple(fields.items()), dtype, scales)
+
+
+CASES = {
+    "gemm": case(300, 136, 2320, 1, family="gemm", tile_rows=128, tile_cols=64),
+    "wide": case(300, 136, 400, 1, family="gemm", tile_rows=256, tile_cols=128, waves=2),
+    "cluster": case(300, 264, 1424, 2, family="gemm", tile_cols=64, cluster_cols=2),
+    "swap": case(40, 136, 2320, 1, family="gemm_swap_ab", tile_cols=16, warpgroups=1, split_k=1),
+    "batch": case(40, 136, 1040, 1, family="gemm_swap_ab", tile_cols=16, stage_blocks=4, split_k=1),
+    "bulk scales": case(
+        41, 136, 1040, 1, scales="aligned", family="gemm_swap_ab", tile_cols=16, stage_blocks=4, split_k=1
+    ),
+    "split": case(40, 136, 1424, 2, family="gemm_swap_ab", tile_cols=16, warpgroups=1, split_k=2),
+    "reuse": case(200, 264, 1040, 1, family="gemm_swap_ab", warpgroups=2, reuse_ring=1, split_k=1),
+    "reuse split": case(200, 264, 1040, 2, family="gemm_swap_ab", warpgroups=2, reuse_ring=1, split_k=2),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    case: str
+    header: str
+    old: str
+    new: str
+    reason: str  # searched for in the message
+
+    def patch(self, text, headers):
+        body = headers[self.header] if self.header else text
+        old = re.compile(r"\s+".join(map(re.escape, self.old.split())))  # however the lines are broken
+        count = len(old.findall(body))
+        assert count == 1, f"{self.name}: the kernel has {count} times {self.old!r}"
+        body = old.sub(lambda _: self.new, body)
+        return (text, {**headers, self.header: body}) if self.header else (body, headers)
+
+
+WRONG = "elements out of bounds"
+G_FULL = "ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);"
+G_WAIT = "ptx::wgmma_wait<0>();"
+G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
+G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
+G_EXIT = "ptx::sync_warp();\n        ptx::sync_cluster();"
+S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n    if (thread == 0) {"
+
+FAULTS = [
+    Fault("missing wait for a stage", "gemm", GEMM, G_FULL, "", "end was not observed|no wait has"),
+    Fault("wrong parity for a full stage", "gemm", GEMM, G_FULL, G_FULL.replace("phase", "phase ^ 1"), ""),
+    Fault(
+        "producer does not wait for empty stages",
+        "gemm",
+        GEMM,
+        "ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);",
+        "",
+        "",
+    ),
+    Fault(
+        "producer waits with the consumers' parity",
+        "gemm",
+        GEMM,
+        "ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);",
+        "ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase);",
+        "deadlock",
+    ),
+    Fault(
+        "expect_tx 16 bytes too many",
+        "gemm",
+        GEMM,
+        "ptx::barrier_arrive_expect(full, kABytes + kBBytes);",
+        "ptx::barrier_arrive_expect(full, kABytes + kBBytes + 16);",
+        "deadlock",
+    ),
+    Fault(
+        "expect_tx 16 bytes too few",
+        "gemm",
+        GEMM,
+        "ptx::barrier_arrive_expect(full, kABytes + kBBytes);",
+        "ptx::barrier_arrive_expect(full, kABytes + kBBytes - 16);",
+        "deadlock",
+    ),
+    Fault("missing wgmma wait", "gemm", GEMM, G_WAIT, "", "a wgmma that was not waited for"),
+    Fault(
+        "missing wgmma fence",
+        "gemm",
+        GEMM,
+        "ptx::wgmma_fence();",
+        "",
+        "no wgmma.fence since",
+    ),
+    Fault(
+        "stage given back before the wgmma has read it",
+        "gemm",
+        GEMM,
+        "ptx::wgmma_wait<0>();\n                if (w == kWaves - 1) {",
+        "if (w != kWaves - 1) ptx::wgmma_wait<0>();\n                if (w == kWaves - 1) {",
+        "a wgmma that was not waited for",
+    ),
+    Fault(
+        "scales given back before every lane has read them",
+        "gemm",
+        GEMM,
+        "ptx::sync_warp();  // every lane has read its scales",
+        "",
+        RACE,
+    ),
+    Fault(
+        "scales read without a wait",
+        "gemm",
+        GEMM,
+        "ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);",
+        "",
+        RACE,
+    ),
+    Fault(
+        "one arrival too few on the scales' barrier",
+        "gemm",
+        GEMM,
+        "ptx::barrier_init(smem.scales_full + 8 * s, 32);",
+        "ptx::barrier_init(smem.scales_full + 8 * s, 31);",
+        "",
+    ),
+    Fault(
+        "scale warp arrives before its copies are done",
+        "gemm",
+        GEMM,
+        "ptx::barrier_arrive_after_copies(full);",
+        "ptx::barrier_arrive(full);",
+        "no wait has observed its end",
+    ),
+    Fault(
+        "missing proxy fence before the TMA store",
+        "gemm",
+        GEMM,
+        "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);",
+        "ptx::sync_threads(1 + group, 128);",
+        "no fence.proxy.async",
+    ),
+    Fault(
+        "proxy fence by the storing thread only, before the barrier",
+        "gemm",
+        GEMM,
+        "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);",
+        "if (thread == 0) ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);",
+        "no fence.proxy.async",
+    ),
+    Fault(
+        "missing barrier between staging and the TMA store",
+        "gemm",
+        GEMM,
+        G_STAGED,
+        "ptx::fence_async_shared();",
+        RACE,
+    ),
+    Fault(
+        "missing barrier before staging is used again",
+        "gemm",
+        GEMM,
+        G_READ,
+        "if (thread == 0) ptx::wait_stores_read<0>();",
+        "",
+    ),
+    Fault(
+        "staging used again while stores read it",
+        "gemm",
+        GEMM,
+        G_READ,
+        "ptx::sync_threads(1 + group, 128);",
+        "is still read by",
+    ),
+    Fault(
+        "wait for the stores in the wrong warp",
+        "gemm",
+        GEMM,
+        G_READ,
+        G_READ.replace("thread == 0", "thread == 32"),
+        "is still read by",
+    ),
+    Fault(
+        "block exits while stores read its memory",
+        "gemm",
+        GEMM,
+        "if (kOutput != Output::kF32 && thread == 0) ptx::wait_stores_done();",
+        "",
+        "exits while",
+    ),
+    Fault("wrong swizzle chunk", "gemm", GEMM, "^ (lane % 8)) * 16)", "^ ((lane + 1) % 8)) * 16)", WRONG),
+    Fault("no swizzle", "gemm", GEMM, "((chunk + lane / 16) ^ (lane % 8))", "(chunk + lane / 16)", WRONG),
+    Fault("wrong step along K", "gemm", GEMM, "a + w * 512 + 2 * k", "a + w * 512 + 2 * (k ^ 1)", WRONG),
+    Fault("wrong wave", "wide", GEMM, "a + w * 512 + 2 * k", "a + w * 64 + 2 * k", WRONG),
+    Fault(
+        "wgmma keeps the sums of the block before",
+        "gemm",
+        GEMM,
+        "b + 2 * k, k != 0)",
+        "b + 2 * k, true)",
+        WRONG,
+    ),
+    Fault("one warpgroup's barrier for all", "gemm", GEMM, G_READ, G_READ.replace("1 + group", "1"), ""),
+    Fault("barriers without fence", "gemm", GEMM, "ptx::fence_barrier_init();", "", "fence.mbarrier_init"),
+    Fault("no barrier after initialisation", "gemm", GEMM, "else ptx::sync_block();", "", ""),
+    Fault(
+        "read before the kernels before are done",
+        "gemm",
+        GEMM,
+        "ptx::wait_for_prior_kernels();",
+        "",
+        "before griddepcontrol.wait",
+    ),
+    Fault(
+        "producers keep too many registers",
+        "gemm",
+        "",
+        "constexpr unsigned kProducerRegisters = 40;",
+        "constexpr unsigned kProducerRegisters = 48;",
+        "setmaxnreg",
+    ),
+    Fault(
+        "stage given back to the own block only",
+        "cluster",
+        GEMM,
+        "if (lane < kCluster) ptx::barrier_arrive_remote(smem.empty + 8 * stage, lane);",
+        "if (lane < kCluster) ptx::barrier_arrive(smem.empty + 8 * stage);",
+        "",
+    ),
+    Fault("arrive on a block that has exited", "cluster", GEMM, G_EXIT, "", "has exited"),
+    Fault(
+        "multicast to the own block only",
+        "cluster",
+        GEMM,
+        "const u16 mask = (u16)(((1u << kClusterCols) - 1) << (tiles.row_in_cluster * kClusterCols));",
+        "const u16 mask = (u16)(1u << (tiles.row_in_cluster * kClusterCols + tiles.col_in_cluster));",
+        "deadlock",
+    ),
+    Fault(
+        "both blocks fetch the same half",
+        "cluster",
+        GEMM,
+        "const u32 part = tiles.col_in_cluster * kShare;",
+        "const u32 part = 0 * kShare;",
+        "",
+    ),
+    Fault(
+        "accumulators read while their wgmma is in flight",
+        "batch",
+        SWAP,
+        "ptx::wgmma_wait<kPending>();",
+        "ptx::wgmma_wait<kInFlight - 1>();",
+        "",
+    ),
+    Fault(
+        "sums read before all are staged",
+        "swap",
+        SWAP,
+        "stage(staging, acc);\n            ptx::sync_threads(1 + group, 128);",
+        "stage(staging, acc);",
+        "",
+    ),
+    Fault(
+        "sums staged before the last tile was read",
+        "batch",
+        SWAP,
+        "ptx::sync_threads(1 + group, 128);  // the previous tile has been read",
+        "",
+        RACE,
+    ),
+    Fault(
+        "slices read before they have arrived",
+        "split",
+        SWAP,
+        "ptx::barrier_wait(arrived, turn & 1);",
+        "",
+        "not ordered before|observed",
+    ),
+    Fault(
+        "slices sent before the receiver has read the last ones",
+        "split",
+        SWAP,
+        "ptx::barrier_wait(freed, (turn - 1) & 1);\n",
+        "\n",
+        "",
+    ),
+    Fault(
+        "missing proxy fence before slices are sent",
+        "split",
+        SWAP,
+        S_STAGED,
+        S_STAGED.replace("ptx::fence_async_shared();\n", ""),
+        "no fence.proxy.async",
+    ),
+    Fault(
+        "slices sent before all are staged",
+        "split",
+        SWAP,
+        S_STAGED,
+        S_STAGED.replace("ptx::sync_threads(1 + group, 128);\n", ""),
+        RACE,
+    ),
+    Fault(
+        "slots given back before all have read them",
+        "split",
+        SWAP,
+        "ptx::sync_threads(1 + group, 128);  // all reads done before the slots are given back",
+        "",
+        RACE,
+    ),
+    Fault(
+        "one arrival too many expected for the slots",
+        "split",
+        SWAP,
+        "ptx::barrier_init(smem.freed + 8 * g, kSplitK - 1);",
+        "ptx::barrier_init(smem.freed + 8 * g, kSplitK);",
+        "deadlock",
+    ),
+    Fault("slices sent to a block that has exited", "split", SWAP, G_EXIT, "", "exited"),
+    Fault(
+        "ring filled again before the sums are written",
+        "reuse",
+        SWAP,
+        "if (kReuseRing && turn > 0) ptx::barrier_wait(smem.written, (turn - 1) & 1);",
+        "",
+        "",
+    ),
+    Fault(
+        "ring filled again without a proxy fence",
+        "reuse",
+        SWAP,
+        "ptx::fence_async_shared();  // the copy engine writes next where this warp read and wrote",
+        "",
+        "no fence.proxy.async",
+    ),
+    Fault(
+        "sums staged over a ring that others still read",
+        "reuse",
+        SWAP,
+        "if constexpr (kReuseRing) ptx::sync_threads(1 + kWarpgroups, 128 * kWarpgroups);",
+        "",
+        RACE,
+    ),
+    Fault(
+        "slices sent into a ring that is still read",
+        "reuse split",
+        SWAP,
+        "ptx::barrier_wait(ready, turn & 1);",
+        "",
+        RACE,
+    ),
+    Fault(
+        "scales past K zeroed by plain writes where the copy engine writes next",
+        "bulk scales",
+        SWAP,
+        "if constexpr (kKBlocks % kStageBlocks != 0) ptx::fence_async_shared();",
+        "",
+        "",
+    ),
+    Fault(
+        "own sums overwritten while slices are still sent from them",
+        "reuse split",
+        SWAP,
+        "if (kReuseRing && !work.last()) ptx::barrier_wait(freed, turn & 1);",
+        "",
+        "",
+    ),
+]
+
+
+def execute(which: str, seed: int, patch=None) -> None:
+    c = CASES[which]
+    o = problems.make(c.m, c.n, c.k, c.dtype, seed=7, scales=c.scales)
+    launch.run_gemm(c.plan(), **o.as_dict(), sms=c.sms, seed=seed, patch=patch)
+    problems.check(o)
+
+
+@functools.cache
+def rejection(fault: Fault) -> tuple[int, str] | None:
+    for seed in SEEDS:
+        try:
+            execute(fault.case, seed, fault.patch)
+        except AssertionError as error:
+            return seed, str(error)
+    return None
+
+
+@pytest.mark.parametrize("which", CASES)
+@pytest.mark.parametrize("seed", launch.seeds(SEEDS))
+def test_the_kernel_without_faults_passes(which, seed):
+    execute(which, seed)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_the_fault_is_rejected(fault):
+    rejected = rejection(fault)
+    assert rejected is not None, "no timing shows the fault"
+    seed, text = rejected
+    assert re.search(fault.reason, text), f"rejected for another reason (seed {seed}): {text}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    for f in FAULTS:
+        if len(sys.argv) > 1 and sys.argv[1] not in f.name:
+            continue
+        print(f"--- {f.name}:", *(rejection(f) or ("NOT REJECTED",)))
