@@ -1,6 +1,6 @@
 // Scales of A into shared memory, [K block][row], whatever their strides.
-//   MN-major, 16-byte aligned: one bulk copy for each K block. Rows past the end of the matrix keep what was there: they
-//                              meet rows of zeros in A, and their sums are never written.
+//   MN-major, 16-byte aligned: one bulk copy for each K block. Rows past the end of the matrix keep what
+//                              was there: they meet rows of zeros in A, and their sums are never written.
 //   anything else:             four bytes a lane with cp.async; rows past the end get zero.
 // All lanes of one warp call, and then arrive with barrier_arrive_after_copies.
 #pragma once

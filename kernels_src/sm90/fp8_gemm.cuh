@@ -2,9 +2,9 @@
 // 1x128, B e4m3 with one per 128x128. Partial sums of 128 of K come from the tensor core and are promoted:
 // acc += (sfa * sfb) * partial.
 //
-//   warp 0 of the last warpgroup   A, B tiles    --TMA-->       ring of kStages: | A | B |        (128 of K)
-//   warp 1                         sfa, sfb      --copies-->    ring of 2:       | sfa | sfb |   (kScaleChunk x 128)
-//                                                                        |
+//   warp 0 of the last group   A, B tiles  --TMA-->     ring of kStages: | A | B |       (128 of K)
+//   warp 1                     sfa, sfb    --copies-->  ring of 2:       | sfa | sfb |   (kScaleChunk x 128)
+//                                                                   |
 //   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
 //   and each by itself, as soon as it is done:                  acc -> finish -> shared (swizzled) --TMA--> D
 //

@@ -131,7 +131,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
             const u32 to = smem.scales + ring.stage * kStageBlocks * kScaleBytes,
                       full = smem.full + 8 * ring.stage;
             ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-            // Blocks past K were set to zero by plain copies last time; this time the copy engine may write there.
+            // Blocks past K were zeroed by plain copies last time; now the copy engine may write there.
             if constexpr (kKBlocks % kStageBlocks != 0) ptx::fence_async_shared();
             loader.load(to, kScaleBytes, token, args.m - token, first, count, full);
             DGJ_UNROLL
