@@ -81,10 +81,12 @@ def test_all_plans_are_the_values_of_plan(n, k, batch_invariant):
     assert set(every) <= set(dg.all_plans(problem, "sm_90a"))
 
 
-def test_the_first_candidate_is_the_plan():
+def test_the_plan_is_close_to_the_best_candidate():
+    # Few plans serve every m, so the chosen one may be predicted a little slower than the best for this m.
     for m in (1, 8, 64, 300, 4096):
         rows = dg.candidates(PROBLEM, m, "h100")
-        assert rows[0].plan == dg.plan(PROBLEM, m, "h100")
+        chosen = {row.plan: row.predicted_us for row in rows}[dg.plan(PROBLEM, m, "h100")]
+        assert chosen <= 1.1 * rows[0].predicted_us
         times = [row.predicted_us for row in rows]
         assert times[0] > 0 and times == sorted(times)
         assert all(row.why for row in rows)
