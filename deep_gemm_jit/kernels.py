@@ -80,7 +80,7 @@ def all_plans(problem: GemmProblem, device: str, max_rows: int | None = None) ->
 
 
 def candidates(problem: GemmProblem, m: int, device: str) -> list[Candidate]:
-    """Return every plan considered for m rows, best first; `plan` returns one near the first. Else as plan."""
+    """Every plan considered for m rows, best first; `plan` returns one near the first. Else as plan."""
     return [Candidate(**row) for row in _core.candidates(problem, m, device)]
 
 
