@@ -45,11 +45,11 @@ test-cpu: env
 test-emulator: env ## Device code executed on the CPU, all of it but the long tests
 	$(call pytest,emulator,tests/emulator -m "not smoke and not long" -n $(JOBS))
 
-test-integration: env ## Wheels, sdist, isolated and editable builds
-	$(call pytest,integration,tests/integration)
+test-integration: env ## What the built module and its metadata promise
+	$(call pytest,integration,tests/integration -m "not long")
 
-test-long: env ## The tests marked long
-	$(call pytest,long,tests/cpu tests/emulator -m long -n $(JOBS))
+test-long: env ## The tests marked long: wheels, sdist, isolated and editable builds
+	$(call pytest,long,tests/cpu tests/emulator tests/integration -m long)
 
 test-gpu: env ## Tests on a GPU
 	$(call pytest,gpu,tests/gpu)

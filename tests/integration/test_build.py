@@ -61,6 +61,7 @@ def wheel(source: Path, target: Path, *options: str) -> Path:
     return only(target, "deep_gemm_jit-*.whl")
 
 
+@pytest.mark.long
 def test_two_isolated_builds_in_a_row_then_an_editable_one(tree, tmp_path):
     for turn in range(2):
         built = wheel(tree, tmp_path / f"wheel{turn}")
@@ -76,6 +77,7 @@ def test_two_isolated_builds_in_a_row_then_an_editable_one(tree, tmp_path):
     assert Path(where).parent == tree / "deep_gemm_jit"
 
 
+@pytest.mark.long
 def test_wheel_leaves_out_what_was_removed_from_the_sources(tree, tmp_path):
     extra = tree / "deep_gemm_jit" / "short_lived.py"
     extra.write_text("VALUE = 1\n")
@@ -90,6 +92,7 @@ def test_wheel_leaves_out_what_was_removed_from_the_sources(tree, tmp_path):
     assert all(name.startswith("deep_gemm_jit") for name in names), names
 
 
+@pytest.mark.long
 def test_sdist_builds_a_wheel(tree, tmp_path):
     backend = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
     (tmp_path / "sdist").mkdir()
