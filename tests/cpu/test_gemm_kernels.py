@@ -1,0 +1,66 @@
+"""Every GEMM kernel that the planner can choose: compiled for the real target and read as machine code."""
+
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from deep_gemm_jit import _core
+
+SHAPES = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
+OTHER_OUTPUTS = ("float16", "float32")  # of one shape: the epilogue is all that changes
+
+
+def plans():
+    found = {}
+    for n, k in SHAPES:
+        for dtype in ("bfloat16", *(OTHER_OUTPUTS if (n, k) == (4096, 7168) else ())):
+            problem = _core.GemmProblem(n=n, k=k, d_dtype=dtype)
+            for plan in _core.all_plans(problem, "h200"):
+                found[str(plan)] = plan
+    return found
+
+
+PLANS = plans()
+
+
+def disassembly(cubin: bytes, folder: Path) -> str:
+    found = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/**/bin/nvdisasm"))
+    assert found, "nvidia-cuda-nvdisasm is not installed"
+    (folder / "kernel.cubin").write_bytes(cubin)
+    done = subprocess.run([found[-1], "-c", folder / "kernel.cubin"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def innermost_loop_around_the_tensor_core(code: str) -> list[str]:
+    """The lines of the smallest loop that holds a QGMMA: from a label to a branch back to it."""
+    lines = code.splitlines()
+    labels = {m.group(1): i for i, line in enumerate(lines) if (m := re.match(r"\s*(\.L_x_\d+):", line))}
+    loops = []
+    for i, line in enumerate(lines):
+        target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line)
+        if target and labels.get(target.group(1), i) < i:
+            body = lines[labels[target.group(1)] : i + 1]
+            if any("QGMMA" in text for text in body):
+                loops.append(body)
+    assert loops, "no loop around the tensor-core instruction"
+    return min(loops, key=len)
+
+
+def test_a_problem_has_few_plans():
+    for n, k in SHAPES:
+        assert 1 <= len(_core.all_plans(_core.GemmProblem(n=n, k=k, d_dtype="bfloat16"), "h200")) <= 10
+
+
+@pytest.mark.parametrize("line", PLANS)
+def test_kernel_compiles_cleanly(line, tmp_path):
+    kernel = _core.compile_uncached(_core.emit(PLANS[line]))
+    report = kernel["report"]
+    assert report["spill_stores"] == report["spill_loads"] == report["stack_bytes"] == 0, kernel["log"]
+    assert report["advisories"] == []
+    loop = innermost_loop_around_the_tensor_core(disassembly(kernel["cubin"], tmp_path))
+    slow = r"\b(LDL|STL|LD\.E|ST\.E|CCTL\S*|ERRBAR)\b|\bMEMBAR\.(?!\S*CTA)\S*"
+    assert not [text for text in loop if re.search(slow, text)]
