@@ -1,5 +1,6 @@
 // One model for both families; its constants were fitted to measured times of 48 shapes (docs/notes/plan.md):
-// times within 6 % on average, and the plan it picks 1.5 % slower than the best one.
+// times within 6 % on average, and the plan it picks 1.5 % slower than the best one. The three corrections at
+// the end came later and are not in these figures.
 #include "plan/cost.hpp"
 
 #include <algorithm>

@@ -9,6 +9,8 @@
 
 namespace dgj {
 
+inline constexpr std::uint32_t kSm90SmemBytes = 232448;  // 227 KiB: opt-in shared memory per block
+
 struct DeviceProfile {
     std::string_view name;  // "h200"
     std::string_view arch;  // "sm_90a": what NVRTC compiles for

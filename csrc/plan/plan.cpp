@@ -16,8 +16,6 @@
 namespace dgj {
 namespace {
 
-constexpr std::uint32_t kSmemLimit = 232448;  // 227 KiB: opt-in shared memory per block on sm_90
-
 // Above this many rows the choice no longer depends on m: the last, partial wave is a small part of the time.
 constexpr std::int64_t kLastStep = 16384;
 
@@ -27,7 +25,7 @@ std::int64_t step_of(std::int64_t m) {
     return std::min(kLastStep, (m + 63) / 64 * 64);
 }
 
-bool fits(const KernelPlan& plan) { return kernel_shape(plan).smem_bytes <= kSmemLimit; }
+bool fits(const KernelPlan& plan) { return kernel_shape(plan).smem_bytes <= kSm90SmemBytes; }
 
 struct GemmTile {
     std::uint32_t warpgroups, waves, cols;

@@ -7,8 +7,6 @@
 namespace dgj {
 namespace {
 
-constexpr std::uint32_t kSmemLimit = 232448;  // 227 KiB: opt-in shared memory per block on sm_90
-
 std::uint32_t align(std::uint32_t x, std::uint32_t to) { return (x + to - 1) / to * to; }
 
 std::uint32_t scale_width(std::uint32_t cols) {  // kScaleWidth in sm90/fp8_gemm.cuh
@@ -29,8 +27,9 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
         // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
         const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
         l.store_boxes = boxes;
-        while (l.store_boxes > 1 && (boxes % l.store_boxes != 0 ||
-                                     l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSmemLimit))
+        while (l.store_boxes > 1 &&
+               (boxes % l.store_boxes != 0 ||
+                l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSm90SmemBytes))
             l.store_boxes--;
     }
     l.received = l.staging + plan.warpgroups * l.store_boxes * 8192;

@@ -1,11 +1,9 @@
 """Every GEMM kernel that the planner can choose: compiled for the real target and read as machine code."""
 
 import re
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import pytest
+from machine_code import disassembly
 
 from deep_gemm_jit import _core
 
@@ -24,15 +22,6 @@ def plans():
 
 
 PLANS = plans()
-
-
-def disassembly(cubin: bytes, folder: Path) -> str:
-    found = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/**/bin/nvdisasm"))
-    assert found, "nvidia-cuda-nvdisasm is not installed"
-    (folder / "kernel.cubin").write_bytes(cubin)
-    done = subprocess.run([found[-1], "-c", folder / "kernel.cubin"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def innermost_loop_around_the_tensor_core(code: str) -> list[str]:

@@ -1,11 +1,9 @@
 """The quantisation kernels without a GPU: each compiles cleanly and loads 16 bytes at a time."""
 
 import re
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import pytest
+from machine_code import disassembly
 
 from deep_gemm_jit import _core
 
@@ -28,16 +26,6 @@ def test_there_is_one_kernel_for_each_combination():
             source.text.count("#include") == 1
             and source.text.count('extern "C"') + source.text.count("DGJ_KERNEL") == 1
         )
-
-
-def disassembly(cubin: bytes, folder: Path) -> str:
-    found = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/**/bin/nvdisasm"))
-    if not found:
-        pytest.skip("nvidia-cuda-nvdisasm is not installed")
-    (folder / "kernel.cubin").write_bytes(cubin)
-    done = subprocess.run([found[-1], "-c", folder / "kernel.cubin"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("line", SOURCES)
