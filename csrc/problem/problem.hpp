@@ -10,10 +10,14 @@
 
 namespace dgj {
 
-enum class GroupLayout : std::uint8_t { kDense };
+// kMGrouped: every row of A belongs to one of `groups` matrices B, or to none. How rows are assigned (ids,
+// ends, offsets, counts) is told at run time: one kernel serves all forms.
+enum class GroupLayout : std::uint8_t { kDense, kMGrouped };
 
 // kBlock128: A has an fp32 scale per 1x128, B one per 128x128; partial sums of 128 of K are promoted to FP32.
 enum class ScaleRecipe : std::uint8_t { kBlock128 };
+
+inline constexpr std::uint32_t kMaxGroups = 65535;
 
 struct GemmProblem {
     GroupLayout layout = GroupLayout::kDense;
