@@ -46,7 +46,8 @@ struct EnumName {
     const char* name;
     Enum value;
 };
-constexpr std::array<EnumName<GroupLayout>, 1> kLayouts = {{{"dense", GroupLayout::kDense}}};
+constexpr std::array<EnumName<GroupLayout>, 2> kLayouts = {
+    {{"dense", GroupLayout::kDense}, {"m_grouped", GroupLayout::kMGrouped}}};
 constexpr std::array<EnumName<ScaleRecipe>, 1> kRecipes = {{{"block128", ScaleRecipe::kBlock128}}};
 constexpr std::array<EnumName<Family>, 2> kFamilies = {
     {{"gemm", Family::kGemm}, {"gemm_swap_ab", Family::kGemmSwapAB}}};
