@@ -6,6 +6,7 @@
 #include "cpu/cpu_ops.hpp"
 #include "plan/plan.hpp"
 #include "problem/fp8_gemm_call.hpp"
+#include "problem/m_grouped_call.hpp"
 
 namespace dgj::runtime {
 
@@ -31,6 +32,10 @@ void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, Stre
 // fp8_gemm_nt. Never compiles, loads, logs or waits for a thread that does, so the GIL may be held. `call` is
 // one for a CUDA device.
 bool fp8_gemm_nt_if_warm(const Fp8GemmCall& call, StreamHandle stream);
+
+// The same two for M-grouped calls.
+void m_grouped_gemm(const MGroupedCall& call, StreamHandle stream);
+bool m_grouped_gemm_if_warm(const MGroupedCall& call, StreamHandle stream);
 
 void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream);
 
