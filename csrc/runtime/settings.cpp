@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<int> g_num_sms{0};
 std::atomic<bool> g_pdl{false};
+std::atomic<int> g_mk_alignment{128};
 std::atomic<int> g_batch_invariant{-1};  // -1: the environment has not been asked yet
 
 bool batch_invariant_from_env() {
@@ -35,6 +36,14 @@ int get_num_sms(int device) {
 
 void set_pdl(bool on) { g_pdl.store(on, std::memory_order_relaxed); }
 bool get_pdl() { return g_pdl.load(std::memory_order_relaxed); }
+
+void set_mk_alignment(int rows) {
+    if (rows < 1 || rows > 128)
+        fail(ErrorKind::kValue,
+             "set_mk_alignment_for_contiguous_layout: the alignment is {}; allowed: 1..128 rows", rows);
+    g_mk_alignment.store(rows, std::memory_order_relaxed);
+}
+int get_mk_alignment() { return g_mk_alignment.load(std::memory_order_relaxed); }
 
 void set_batch_invariant(bool on) { g_batch_invariant.store(on ? 1 : 0, std::memory_order_relaxed); }
 
