@@ -6,6 +6,7 @@
 #include "cpu/cpu_ops.hpp"
 #include "plan/plan.hpp"
 #include "problem/fp8_gemm_call.hpp"
+#include "problem/m_grouped_call.hpp"
 
 namespace dgj::runtime {
 
@@ -20,6 +21,11 @@ void set_mk_alignment(int rows);  // 1..128: where groups start in the contiguou
 int get_mk_alignment();
 void set_batch_invariant(bool on);
 bool get_batch_invariant();  // first use reads DGJ_BATCH_INVARIANT and VLLM_BATCH_INVARIANT
+
+bool get_check();  // first use reads DGJ_CHECK
+// Copies `groups` to the host, which waits for the stream, and refuses values that are out of range. While
+// the stream is captured it does nothing: a graph's values are not there yet.
+void check_index(const MGroupedCall& call, StreamHandle stream, const char* function);
 
 int driver_version();  // 13000 for CUDA 13.0; 0 when there is no driver
 const DeviceProfile& device_profile(int device);
