@@ -110,6 +110,10 @@ def torch_op():
     return torch.ops.deep_gemm_jit.fp8_gemm_nt.default
 
 
+def set_num_sms(count: int) -> None:
+    _core.set_num_sms(count)
+
+
 @contextmanager
 def batch_invariant(on: bool = True):
     before = _core.get_batch_invariant()

@@ -4,7 +4,7 @@ and operands whose rows of no group hold NaN in values and scales."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -206,13 +206,15 @@ def live_rows(layout: Layout, device) -> torch.Tensor:
 
 
 def grouped_operands(
-    layout: Layout, weights: Weights, *, sfa_layout: str = "row_major", device="cuda"
+    layout: Layout, weights: Weights, *, sfa_layout: str = "row_major", poison: bool = True, device="cuda"
 ) -> Grouped:
+    """poison: rows of no group hold NaN, in values and scales."""
     k = weights.b.shape[2]
     a, sfa = quantise_rows(random_rows(layout.total, k, device))
-    dead = ~live_rows(layout, device)
-    a.view(torch.uint8)[dead] = FP8_NAN_BYTE
-    sfa[dead] = float("nan")
+    if poison:
+        dead = ~live_rows(layout, device)
+        a.view(torch.uint8)[dead] = FP8_NAN_BYTE
+        sfa[dead] = float("nan")
     plain = (a, sfa)
     if layout.form == "masked":
         shape = (layout.groups, layout.rows, -1)
@@ -222,6 +224,24 @@ def grouped_operands(
         sfa = scale_layout(sfa, sfa_layout)
     index = torch.tensor(layout.index, dtype=torch.int32, device=device)
     return Grouped(layout, a, sfa, weights, index, plain)
+
+
+def with_layout(case: Grouped, layout: Layout) -> Grouped:
+    """The same tensors, with rows given to groups in another way."""
+    if (layout.form, layout.groups, layout.rows) != (case.layout.form, case.layout.groups, case.layout.rows):
+        raise ValueError("the layouts differ in more than the rows of groups")
+    index = torch.tensor(layout.index, dtype=torch.int32, device=case.index.device)
+    return replace(case, layout=layout, index=index)
+
+
+def padded_to(layout: Layout, rows: int) -> Layout:
+    """The same groups in a matrix of more rows."""
+    if layout.rows > rows:
+        raise ValueError(f"the layout needs {layout.rows} rows, more than {rows}")
+    if layout.form == "ids":
+        layout.index += [-1] * (rows - layout.rows)
+    layout.rows = rows
+    return layout
 
 
 def check(case: Grouped, d: torch.Tensor, before: torch.Tensor | None) -> tuple:
