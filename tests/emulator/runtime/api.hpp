@@ -23,10 +23,11 @@ struct ThreadPlace {
 const ThreadPlace& place();
 u32 shared_base();
 
-// bytes: 4, 8 or 16, naturally aligned.
+// bytes: 1, 2, 4, 8 or 16, naturally aligned.
 void load_shared(void* to, u32 address, u32 bytes, Where);
 void store_shared(u32 address, const void* from, u32 bytes, Where);
 void load_global(void* to, const void* from, u32 bytes, Where);
+void load_read_only(void* to, const void* from, u32 bytes, Where);  // ld.global.nc
 void store_global(void* to, const void* from, u32 bytes, Where);
 void store_matrix4(u32 address, const u32 (&tiles)[4], Where);
 void copy_async4(u32 shared, const void* global, bool valid, Where);

@@ -93,15 +93,26 @@ void store_shared(u32 address, const void* from, u32 bytes, Where w) {
     std::memcpy(to, from, bytes);
 }
 
-void load_global(void* to, const void* from, u32 bytes, Where w) {
+static Buffer& load_from_global(const char* what, void* to, const void* from, u32 bytes, Where w) {
     Machine& m = machine();
     m.step(w);
     const u64 address = reinterpret_cast<u64>(from);
     if (!m.thread().saw_prior_kernels)
-        m.fault("ld.global before griddepcontrol.wait: the data may not be there yet");
-    check_alignment(address, bytes, "ld.global");
-    buffer_at(address, bytes, "ld.global", w);
+        m.fault(text("%s before griddepcontrol.wait: the data may not be there yet", what));
+    check_alignment(address, bytes, what);
+    Buffer& buffer = buffer_at(address, bytes, what, w);
     std::memcpy(to, from, bytes);
+    return buffer;
+}
+
+void load_global(void* to, const void* from, u32 bytes, Where w) {
+    load_from_global("ld.global", to, from, bytes, w);
+}
+
+// PTX ISA, ld.global.nc: the memory must be read-only as long as the kernel runs.
+void load_read_only(void* to, const void* from, u32 bytes, Where w) {
+    if (load_from_global("ld.global.nc", to, from, bytes, w).writable)
+        machine().fault("ld.global.nc: the kernel may write to what it loads as read-only");
 }
 
 void store_global(void* to, const void* from, u32 bytes, Where w) {
