@@ -57,28 +57,41 @@ def seeds(default: tuple[int, ...]) -> tuple[int, ...]:
     return (int(given),) if given else default
 
 
-def encode_map(tensor: torch.Tensor | None, inner: int, box_rows: int) -> Map:
-    made = Map()
-    if tensor is None:
-        return made
-    size = tensor.element_size()
-    build.runtime().dgj_emulator_encode_map(
+# Numbers of CUtensorMapDataType.
+MAP_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+
+
+def make_map(address: int, extents, pitches, box, kind: int, swizzle: int) -> Map:
+    """As cuTensorMapEncodeTiled: innermost first, pitches in bytes, `kind` a CUtensorMapDataType."""
+    made, rank = Map(), len(extents)
+    refused = build.runtime().dgj_emulator_encode_map(
         ctypes.byref(made),
-        *(
-            ctypes.c_uint64(v)
-            for v in (
-                tensor.data_ptr(),
-                inner,
-                tensor.shape[0],
-                tensor.stride(0) * size,
-                size,
-                128 // size,
-                box_rows,
-                128,
-            )
-        ),
+        ctypes.c_uint64(address),
+        ctypes.c_uint32(rank),
+        (ctypes.c_uint64 * rank)(*extents),
+        (ctypes.c_uint64 * rank)(*pitches),
+        (ctypes.c_uint32 * rank)(*box),
+        ctypes.c_uint32(kind),
+        ctypes.c_uint32(swizzle),
     )
+    if refused:
+        raise ValueError(f"the driver would refuse a map of {extents}, {pitches}, {box}, swizzle {swizzle}")
     return made
+
+
+def encode_map(tensor: torch.Tensor | None, inner: int, box_rows: int) -> Map:
+    """As csrc/runtime/tensor_map.cpp; a tensor without elements has no map, and nothing looks at it."""
+    if tensor is None or inner == 0 or tensor.shape[0] == 0:
+        return Map()
+    size = tensor.element_size()
+    return make_map(
+        tensor.data_ptr(),
+        (inner, tensor.shape[0]),
+        (tensor.stride(0) * size,),
+        (128 // size, box_rows),
+        MAP_TYPES.get(tensor.dtype, 0),
+        128,
+    )
 
 
 def extent(tensor: torch.Tensor, writable: bool) -> Buffer:

@@ -8,6 +8,7 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using i32 = int;
+using i64 = long long;
 using u64 = unsigned long long;
 
 // The line of the kernel that called. As a default argument it is evaluated there.
@@ -16,6 +17,22 @@ struct Where {
     int line;
     constexpr Where(const char* f = __builtin_FILE(), int l = __builtin_LINE()) : file(f), line(l) {}
 };
+
+// Numbered as CUtensorMapDataType.
+enum class ElementType : u32 { kU8, kU16, kU32, kI32, kU64, kI64, kF16, kF32, kF64, kBF16 };
+constexpr u32 bytes_of(ElementType t) {
+    constexpr u32 kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    return kBytes[static_cast<u32>(t)];
+}
+
+// Where a box begins: innermost coordinate first.
+struct Coordinates {
+    u32 rank;
+    i32 at[5];
+};
+
+// What a store or an atomic does with the value that is there.
+enum class Combine { kReplace, kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareAndSwap };
 
 struct ThreadPlace {
     u32 thread, block, blocks, rank;  // in the block; in the grid; of the grid; of the block in its cluster
@@ -50,9 +67,13 @@ void launch_next_kernel(Where);
 u32 shuffle_xor(u32 value, u32 mask, Where);
 
 void prefetch_map(const void* map, Where);
-void load_tile(u32 shared, const void* map, i32 inner, i32 row, u32 barrier, u32 mask, Where);
+void load_tile(u32 shared, const void* map, const Coordinates&, u32 barrier, u32 mask, Where);
 void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where);
-void store_tile(const void* map, u32 shared, i32 inner, i32 row, Where);
+void store_tile(const void* map, u32 shared, const Coordinates&, Combine, Where);
+void store_bytes(void* global, u32 shared, u32 bytes, Combine, ElementType, Where);
+void prefetch_tile(const void* map, const Coordinates&, Where);  // to L2
+void prefetch_bytes(const void* global, u32 bytes, Where);       // cp.async.bulk.prefetch.L2
+void prefetch_global(const void* global, Where);                 // prefetch.global, a line
 void commit_stores(Where);
 void wait_stores(u32 pending, bool read_only, Where);
 void fence_async_shared(Where);

@@ -121,7 +121,8 @@ struct Operation {
 struct Buffer {
     u64 begin, bytes;
     bool writable;
-    std::vector<u8> written;  // 1: this byte was written by this launch
+    std::vector<u8> written;  // for each byte, what this launch did to it
+    static constexpr u8 kWritten = 1, kCombined = 2;
 };
 
 struct LaunchArguments {
@@ -200,7 +201,8 @@ u8* shared_at(Block& block, u32 address, u32 bytes, u32 alignment, const char* w
 Mbarrier& barrier_at(Block& block, u32 address, const char* what, Where w);
 Block& peer(u32 rank, const char* what, Where w);
 Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where w);
-void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where w);
+// Plain stores write a byte once; only reductions and atomics may meet on one.
+void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const char* what, Where w);
 // The current phase of the mbarrier gets `bytes`.
 void complete_bytes(Block& block, u32 address, u32 bytes);
 void check_cluster_barrier();  // completes it when all live threads wait there

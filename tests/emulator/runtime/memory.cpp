@@ -41,11 +41,14 @@ Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where) {
                          address));
 }
 
-void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where) {
+void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const char* what, Where) {
     if (!buffer.writable) machine().fault(text("%s: writes to an input", what));
+    const u8 now = combined ? Buffer::kCombined : Buffer::kWritten;
     for (u64 i = address - buffer.begin; i < address - buffer.begin + bytes; i++) {
-        if (buffer.written[i]) machine().fault(text("%s: byte %llu of the output is written twice", what, i));
-        buffer.written[i] = 1;
+        u8& before = buffer.written[i];
+        if (before == Buffer::kWritten || (before != 0 && before != now))
+            machine().fault(text("%s: byte %llu of the output is written twice", what, i));
+        before = now;
     }
 }
 
@@ -122,7 +125,7 @@ void store_global(void* to, const void* from, u32 bytes, Where w) {
     if (!m.thread().saw_prior_kernels)
         m.fault("st.global before griddepcontrol.wait: a prior kernel may still use it");
     check_alignment(address, bytes, "st.global");
-    note_written(buffer_at(address, bytes, "st.global", w), address, bytes, "st.global", w);
+    note_written(buffer_at(address, bytes, "st.global", w), address, bytes, false, "st.global", w);
     std::memcpy(to, from, bytes);
 }
 
