@@ -47,6 +47,9 @@ class Case:
     shared_bytes: int = 48 * 1024
     headers: tuple[tuple[str, str], ...] = ()  # generated ones
     rounding: "Rounding | None" = field(default=None, compare=False)  # None: every bit must agree
+    product: tuple = field(
+        default=(), compare=False
+    )  # rows of A, rows of B, elements of K: what D is made of
 
     @property
     def text(self) -> str:
@@ -306,6 +309,69 @@ def copy_cases() -> list[Case]:
     return cases
 
 
+def warp_cases() -> list[Case]:
+    """Instructions that no kernel uses yet."""
+    cases = []
+    for split, segment in ((32, 0), (1, 1), (16, 0x1000), (27, 1)):
+        draw = random.Random(f"warp{split}")
+        data = [
+            (draw.getrandbits(32) if t >= 64 else 0xABC00 | t % 8 * 2 + 1, draw.getrandbits(5))
+            for t in range(128)
+        ]
+        cases.append(
+            Case(
+                f"collectives {split}",
+                "warp",
+                noise("warp out", 128 * 112),
+                at=(split, segment),
+                data=b"".join(struct.pack("<2I", *pair) for pair in data),
+            )
+        )
+    for count in (1, 2, 4):
+        for transposed in (0, 1):
+            for step, shift in ((1, 0), (11, 6)):
+                cases.append(
+                    Case(
+                        f"matrix x{count}{' transposed' if transposed else ''} {step}",
+                        "matrix",
+                        noise("matrix out", 4096),
+                        (("kCount", count), ("kTransposed", transposed)),
+                        (step, shift),
+                        data=noise(f"matrix{count}{step}", 2048),
+                    )
+                )
+    for blocks in (1, 3):
+        cases.append(
+            Case("atomics" + f" {blocks}", "atomics", bytes(1280), data=noise("atomics", 512), blocks=blocks)
+        )
+    for cluster, step in ((2, 1), (4, 3)):
+        cases.append(
+            Case(
+                f"remote {cluster}",
+                "remote",
+                noise("remote out", cluster * 1024),
+                (("kCluster", cluster),),
+                (step,),
+                data=noise("remote", cluster * 512),
+                blocks=cluster,
+                cluster=cluster,
+            )
+        )
+    spec = MapSpec((200, 20), (256,), (128, 8))
+    cases.append(
+        Case(
+            "prefetch",
+            "prefetch",
+            noise("p", 1024),
+            at=(96, 15, 1024),
+            data=noise("q", 1024),
+            x=bytes(5120),
+            maps=(spec, None),
+        )
+    )
+    return cases
+
+
 def words(name: str) -> list[int]:
     """Bits of floats: every class, around each rounding boundary of the narrow types, and any."""
     draw = random.Random(name)
@@ -442,6 +508,9 @@ def wgmma_cases() -> list[Case]:
 
 
 def all_cases() -> list[Case]:
-    cases = [*tile_cases(), *multicast_cases(), *copy_cases(), *convert_cases(), *wgmma_cases()]
+    from validation import wgmma_forms  # which needs this module
+
+    cases = [*tile_cases(), *multicast_cases(), *copy_cases(), *warp_cases(), *convert_cases()]
+    cases += [*wgmma_cases(), *wgmma_forms.all_forms()]
     assert len({c.name for c in cases}) == len(cases)
     return cases

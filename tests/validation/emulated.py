@@ -28,9 +28,11 @@ class Memory:
         return ctypes.string_at(self.address, self.bytes)
 
 
-def run(case: cases.Case, seed: int = 0) -> bytes:
-    """The output's bytes after the kernel."""
+def run(case: cases.Case, seed: int = 0, patch=None) -> bytes:
+    """The output's bytes after the kernel. patch: of the headers, before they are compiled."""
     headers = cases.header_closure(case.text, dict(case.headers), _core.embedded_file)
+    if patch is not None:
+        headers = patch(headers)
     entry = build.load_kernel(build.compile_kernel(case.text, headers, "dgj_kernel"))
     memory = {"data": Memory(case.data), "x": Memory(case.x), "y": Memory(case.y), "out": Memory(case.out)}
     maps = []

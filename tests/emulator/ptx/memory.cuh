@@ -42,7 +42,7 @@ DGJ_DEVICE void store_global_word4(void* p, Word4 v, Where w = {}) { emu::store_
 
 DGJ_DEVICE void store_matrix4(u32 address, u32 t0, u32 t1, u32 t2, u32 t3, Where w = {}) {
     const u32 tiles[4] = {t0, t1, t2, t3};
-    emu::store_matrix4(address, tiles, w);
+    emu::store_matrix(address, tiles, 4, false, w);
 }
 DGJ_DEVICE void copy_async4(u32 shared, const void* global, bool valid, Where w = {}) {
     emu::copy_async4(shared, global, valid, w);

@@ -80,9 +80,12 @@ void fill_rows(const Map& map, u8* memory, u32 shared, const Coordinates& at, u3
 }
 
 void check_map_buffer(const Map& map, const char* what, Where w) {
-    u64 bytes = map.extent[0] * map.element_bytes();
-    for (u32 d = 1; d < map.rank; d++) bytes += (map.extent[d] - 1) * map.pitch[d - 1];
-    buffer_at(map.address, bytes, what, w);
+    unsigned __int128 bytes = map.extent[0] * map.element_bytes();
+    for (u32 d = 1; d < map.rank; d++)
+        bytes += static_cast<unsigned __int128>(map.extent[d] - 1) * map.pitch[d - 1];
+    if (map.address + bytes > ~u64{0})
+        machine().fault(text("%s: the tensor of the map wraps around 64-bit addresses", what));
+    buffer_at(map.address, static_cast<u64>(bytes), what, w);
 }
 
 void check_rank(const Map& map, const Coordinates& at, const char* what) {

@@ -61,15 +61,30 @@ void report(const char* what, const Block& block, const Shadow::Conflict& c) {
     m.fault(message);
 }
 
+// Of words that atomics wrote, every writer must be ordered before, not only the last.
+static void check_atomics(const char* what, const Block& block, u32 address, u32 bytes, const Clocks& clocks,
+                          bool write) {
+    if (block.atomics.empty()) return;
+    for (u32 at = address / 4 * 4; at < address + bytes; at += 4) {
+        const auto place = block.atomics.find(at);
+        if (place == block.atomics.end() || block.shadow.kind(at) != Shadow::Kind::kAtomic) continue;
+        for (const auto& [component, clock] : place->second.writers)
+            if ((write ? clocks.order(component) : clocks.visible(component)) < clock)
+                report(what, block, {"an atomic is not ordered before this access", at, component, clock, 0});
+    }
+}
+
 void check_shared_read(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
                        bool async_proxy, bool may_be_unwritten) {
     if (const auto c = block.shadow.check_read(address, bytes, clocks, async_proxy, may_be_unwritten))
         report(what, block, c);
+    check_atomics(what, block, address, bytes, clocks, false);
 }
 
 void check_shared_write(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
                         bool async_proxy) {
     if (const auto c = block.shadow.check_write(address, bytes, clocks, async_proxy)) report(what, block, c);
+    check_atomics(what, block, address, bytes, clocks, true);
     for (const Operation* o : block.reading)
         if (address < o->source_address + o->source_bytes && o->source_address < address + bytes)
             machine().fault(text("%s: offset %u is still read by %s (%s): nothing has waited for it", what,
@@ -127,29 +142,6 @@ void store_global(void* to, const void* from, u32 bytes, Where w) {
     check_alignment(address, bytes, "st.global");
     note_written(buffer_at(address, bytes, "st.global", w), address, bytes, false, "st.global", w);
     std::memcpy(to, from, bytes);
-}
-
-// PTX ISA, stmatrix: lane l addresses row l % 8 of matrix l / 8; lane l holds elements 2 * (l % 4), + 1 of
-// row l / 4 of each.
-void store_matrix4(u32 address, const u32 (&tiles)[4], Where w) {
-    Machine& m = machine();
-    m.step(w);
-    Thread& self = m.thread();
-    self.addresses = address;
-    std::memcpy(self.tiles, tiles, sizeof tiles);
-    if (!m.gather("stmatrix", w)) return;
-    Block& block = *self.block;
-    for (u32 matrix = 0; matrix < 4; matrix++)
-        for (const Thread* t : self.warp->lanes) {
-            const u32 lane = t->place.thread % kWarp;
-            const u32 row = self.warp->lanes[matrix * 8 + lane / 4]->addresses;
-            shared_at(block, row, 16, 16, "stmatrix", w);
-            const u32 to = row + lane % 4 * 4;
-            check_shared_write("stmatrix", block, to, 4, t->clocks, false);
-            block.shadow.note_write(to, 4, Shadow::Kind::kGeneric, t->id, t->clocks.order(t->id), w.line);
-            std::memcpy(shared_at(block, to, 4, 4, "stmatrix", w), &t->tiles[matrix], 4);
-        }
-    m.release_lanes();
 }
 
 // PTX ISA, cp.async: with src-size 0 the source is not read and zeros are written. It is a weak operation of
