@@ -53,10 +53,10 @@ class Case:
 
     @property
     def text(self) -> str:
-        lines = [f'#include "{name}"' for name, _ in self.headers]
-        lines += ["namespace dgj {", f"constexpr unsigned kThreads = {self.threads};"]
+        lines = ["namespace dgj {", f"constexpr unsigned kThreads = {self.threads};"]
         lines += [f"constexpr unsigned {name} = {value};" for name, value in self.constants]
-        return "\n".join([*lines, "}", f'#include "kernels/{self.kernel}.cuh"', ""])
+        lines += ["}", *(f'#include "{name}"' for name, _ in self.headers)]
+        return "\n".join([*lines, f'#include "kernels/{self.kernel}.cuh"', ""])
 
     def digest(self) -> str:
         """Of everything that decides the output, device headers of the repository left out."""

@@ -184,7 +184,11 @@ void load_matrix(u32* tiles, u32 count, bool transposed, u32 address, Where w) {
                 for (u32 half = 0; half < 2; half++) {
                     const Element e = element(t->place.thread % kWarp, half, transposed);
                     const u32 from = row_address(warp, tile, e.row) + e.column * 2;
+                    // Nothing says which lane reads: the one that gives the address, or the one that
+                    // receives.
+                    const Thread& giver = *warp.lanes[tile * 8 + e.row];
                     check_shared_read("ldmatrix", block, from, 2, t->clocks, false, true);
+                    check_shared_read("ldmatrix", block, from, 2, giver.clocks, false, true);
                     block.shadow.note_read(from, 2, t->place.thread, t->clocks.order(t->id));
                     u16 value;
                     std::memcpy(&value, shared_at(block, from, 2, 2, "ldmatrix", w), 2);
