@@ -4,6 +4,7 @@ import itertools
 import struct
 
 import pytest
+import torch
 from validation import cases, emulated, wgmma_forms
 
 CASES = {case.name: case for case in cases.all_cases()}
@@ -110,3 +111,40 @@ def test_atomics_of_three_blocks():
     want += [200 + sum(v) & low, 0, 100 + 3 * 128, 101, v[0] + 1 & low, v[0], 100, 100, 100]
     assert list(struct.unpack_from("<16I", out, 32)) == want
     assert struct.unpack_from("<256I", out, 256) == tuple(w for i in range(128) for w in (100 + i, 1))
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["convert special", "convert halves"])
+def test_conversions_are_those_of_torch(name):
+    case = CASES[name]
+    a, b, c = (torch.frombuffer(bytearray(case.data), dtype=torch.int32).view(-1, 3)[:, i] for i in range(3))
+    out = torch.frombuffer(bytearray(emulated.run(case)), dtype=torch.int32).view(-1, 16)
+    fa, fb, fc = (t.contiguous().view(torch.float32) for t in (a, b, c))
+    half = (c & 0xFFFF).to(torch.int16)
+    wanted = {
+        1: fa * fb,
+        2: fa + fb,
+        3: fa / fb,
+        4: 1 / fa,
+        8: half.view(torch.bfloat16).float(),
+        9: half.view(torch.float16).float(),
+    }
+    for column, want in wanted.items():
+        got = out[:, column].contiguous().view(torch.float32)
+        number = ~want.isnan()
+        assert torch.equal(got.isnan(), want.isnan())
+        assert torch.equal(got[number].view(torch.int32), want[number].view(torch.int32))
+        assert column == 8 or (out[:, column][~number] == 0x7FFFFFFF).all()
+    for column, dtype, low, high in (
+        (5, torch.bfloat16, fa, fb),
+        (6, torch.float16, fa, fb),
+        (14, torch.bfloat16, fb, fc),
+        (15, torch.float16, fb, fc),
+    ):
+        for shift, values in ((0, low), (16, high)):
+            bits, want = out[:, column] >> shift & 0xFFFF, values.to(dtype)
+            number = ~values.isnan()
+            assert torch.equal(bits[number], want.view(torch.int16)[number].int() & 0xFFFF)
+            assert (bits[~number] == 0x7FFF).all()

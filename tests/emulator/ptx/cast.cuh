@@ -32,9 +32,14 @@ DGJ_DEVICE u32 max_u16x2(u32 a, u32 b) {
     return max_u32(a >> 16, b >> 16) << 16 | max_u32(a & 0xffff, b & 0xffff);
 }
 
-DGJ_DEVICE float max(float a, float b) { return a > b ? a : b; }
-DGJ_DEVICE float div(float a, float b) { return a / b; }
-DGJ_DEVICE float reciprocal(float a) { return 1.0f / a; }
+// PTX ISA, max: a NaN loses against a number, and -0 is below +0.
+DGJ_DEVICE float max(float a, float b) {
+    if (a != a || b != b) return canonical(a != a ? b : a);
+    if (a == b) return from_bits(to_bits(a) & to_bits(b));
+    return a > b ? a : b;
+}
+DGJ_DEVICE float div(float a, float b) { return canonical(a / b); }
+DGJ_DEVICE float reciprocal(float a) { return canonical(1.0f / a); }
 
 // To nearest even; what is larger than 448 becomes 448 (PTX ISA, cvt: .satfinite), a NaN 0x7f.
 DGJ_DEVICE u32 e4m3_bits(float v) {

@@ -4,11 +4,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "runtime/half.hpp"
+
 namespace dgj::emu {
 namespace {
 
 float to_float(ElementType t, u64 bits) {
-    if (t == ElementType::kF16) return static_cast<float>(std::bit_cast<_Float16>(static_cast<u16>(bits)));
+    if (t == ElementType::kF16) return float_from_half(static_cast<u16>(bits));
     if (t == ElementType::kBF16) return std::bit_cast<float>(static_cast<u32>(bits) << 16);
     return std::bit_cast<float>(static_cast<u32>(bits));
 }
@@ -16,7 +18,7 @@ float to_float(ElementType t, u64 bits) {
 u64 from_float(ElementType t, float v) {
     if (t == ElementType::kF32) return std::bit_cast<u32>(v);
     if (v != v) return 0x7fff;
-    if (t == ElementType::kF16) return std::bit_cast<u16>(static_cast<_Float16>(v));
+    if (t == ElementType::kF16) return half_from_float(v);
     const u32 bits = std::bit_cast<u32>(v);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "runtime/checks.hpp"
+#include "runtime/half.hpp"
 
 namespace dgj::emu {
 namespace {
@@ -48,7 +49,7 @@ float element_value(MatrixType t, const u8* from) {
         case MatrixType::kS8: return static_cast<float>(static_cast<signed char>(*from));
         case MatrixType::kU8: return static_cast<float>(*from);
         case MatrixType::kBF16: return std::bit_cast<float>(u32{half} << 16);
-        case MatrixType::kF16: return static_cast<float>(std::bit_cast<_Float16>(half));
+        case MatrixType::kF16: return float_from_half(half);
     }
     return 0;
 }
