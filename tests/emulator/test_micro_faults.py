@@ -21,6 +21,7 @@ class Fault:
     blocks: int = 1
     cluster: int = 1
     threads: int = 64
+    prelude: str = "ptx::wait_for_prior_kernels();"
 
 
 PRELUDE = """#pragma once
@@ -33,7 +34,6 @@ DGJ_KERNEL(dgj::kThreads)
 dgj_kernel(const DGJ_GRID_CONSTANT dgj::TensorMap x, const DGJ_GRID_CONSTANT dgj::TensorMap y,
            const DGJ_GRID_CONSTANT dgj::ProbeArgs args) {
     using namespace dgj;
-    ptx::wait_for_prior_kernels();
     const u32 thread = ptx::thread_index(), lane = ptx::lane_index(), base = ptx::shared_base() + kData;
     const u32 barrier = ptx::shared_base(), block = ptx::block_index();
     u32* out = (u32*)args.out;
@@ -296,6 +296,13 @@ FAULTS = [
         blocks=3,
     ),
     Fault(
+        "prior kernels waited for by one warp, memory read by another",
+        "before griddepcontrol.wait",
+        "if (thread < 32) ptx::wait_for_prior_kernels();\nptx::load_global_u32(in);",
+        "if (thread < 32) ptx::wait_for_prior_kernels();\nptx::sync_block(); ptx::load_global_u32(in);",
+        prelude="",
+    ),
+    Fault(
         "8-bit operand along M",
         "8-bit types must be K-major",
         MMA.format(kind="float", count=16, form="0, 0, 1, 0"),
@@ -334,7 +341,7 @@ def execute(fault: Fault, body: str, seed: int) -> None:
             threads=fault.threads,
             blocks=fault.blocks,
             cluster=fault.cluster,
-            headers=(("kernels/inline.cuh", PRELUDE + body + "}\n"),),
+            headers=(("kernels/inline.cuh", PRELUDE + fault.prelude + body + "}\n"),),
         ),
         seed,
     )

@@ -1,5 +1,6 @@
 """The validation set on the emulator: no timing changes a bit, and a GPU gave the same bits."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -24,8 +25,20 @@ def test_the_order_of_events_changes_no_bit(name):
     assert outs[0] != CASES[name].out or any(words in name for words in outside)
 
 
+@functools.cache
+def verdicts(path: Path) -> dict[str, run.Verdict]:
+    return run.compare(list(CASES.values()), json.loads(path.read_text()))
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.stem)
 def test_the_gpu_gave_the_same_bits(path):
-    found = run.compare(list(CASES.values()), json.loads(path.read_text()))
-    wrong = {n: v for n, v in found.items() if v[0] not in ("equal", "measured")}
-    assert not wrong, "\n".join(f"{name}: {verdict}: {why}" for name, (verdict, why) in wrong.items())
+    wrong = {n: v for n, v in verdicts(path).items() if v.kind not in ("equal", "measured")}
+    assert not wrong, "\n".join(f"{name}: {v.kind}: {v.remark}" for name, v in wrong.items())
+
+
+def test_the_document_has_the_table_that_the_results_give():
+    document = (Path(cases.HERE).parents[1] / "docs" / "emulator.md").read_text()
+    if not RESULTS:
+        assert run.table(None) in document
+    for path in RESULTS:
+        assert run.table(verdicts(path), json.loads(path.read_text())["device"]) in document

@@ -284,14 +284,15 @@ def copy_cases() -> list[Case]:
                 cluster=cluster,
             )
         )
-    for valid in (0xFFFFFFFF, 0, 0x5A5A3C71):
+    for size, valid in ((4, 0xFFFFFFFF), (4, 0), (4, 0x5A5A3C71), (8, 0x5A5A3C71), (16, 0x5A5A3C71)):
         cases.append(
             Case(
-                f"cp.async {valid:08x}",
+                f"cp.async {size} {valid:08x}",
                 "copy_async",
-                noise(f"cp{valid}", 3 * 512),
-                at=(3,),
-                data=valid.to_bytes(4, "little") + noise(f"cp in {valid}", 3 * 512),
+                noise(f"cp{valid}", 3 * 128 * size),
+                (("kBytes", size),),
+                (3,),
+                data=valid.to_bytes(16, "little") + noise(f"cp in {valid}", 3 * 128 * size),
             )
         )
     for order in ("rows", "shuffled"):
@@ -507,10 +508,30 @@ def wgmma_cases() -> list[Case]:
     return cases
 
 
+KERNELS = {  # and what their cases show
+    "load_tile": "tiled loads of 1 to 5 dimensions: each edge, zero fill, swizzles, places in shared memory",
+    "store_tile": "tiled stores and additions: each edge, negative coordinates, swizzles, groups",
+    "multicast": "masks of clusters of 2 and 4, blocks that send nothing",
+    "bytes": "bulk copies both ways, bytes that come before they are expected, additions",
+    "ring": "phases and parities of full and empty barriers over several rounds",
+    "to_block": "copies and arrives to the other blocks of clusters of 2 to 8",
+    "copy_async": "cp.async of 4, 8 and 16 bytes with zero fill, and the arrive behind it",
+    "stmatrix": "stmatrix.x4 to rows in any order",
+    "convert": "FP32 arithmetic and conversions: special values, boundaries of rounding, halves",
+    "wgmma_e4m3": "each N of the planner, C, special values; sums that are rounded",
+    "wgmma_form": "types, A in registers, K-major and MN-major operands with each swizzle",
+    "warp": "shuffles, votes, match and elect with whole and partial masks",
+    "matrix": "ldmatrix and stmatrix x1, x2, x4, transposed or not",
+    "atomics": "atomics on shared and global memory of one and three blocks; release and acquire",
+    "remote": "loads and stores of another block's memory behind an arrive of cluster scope",
+    "prefetch": "prefetches of maps, boxes, bytes and lines change nothing",
+}
+
+
 def all_cases() -> list[Case]:
     from validation import wgmma_forms  # which needs this module
 
     cases = [*tile_cases(), *multicast_cases(), *copy_cases(), *warp_cases(), *convert_cases()]
     cases += [*wgmma_cases(), *wgmma_forms.all_forms()]
-    assert len({c.name for c in cases}) == len(cases)
+    assert len({c.name for c in cases}) == len(cases) and {c.kernel for c in cases} == set(KERNELS)
     return cases

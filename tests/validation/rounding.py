@@ -38,7 +38,8 @@ def worst(r: cases.Rounding, out: bytes) -> float:
     return float(((fragments(out, r) - total).abs() / (scale * UNIT)).max())
 
 
-def compare(r: cases.Rounding, gpu: bytes, emulator: bytes) -> tuple[bool, str]:
+def compare(r: cases.Rounding, gpu: bytes, emulator: bytes) -> tuple[float, str]:
+    """The largest difference between both in units, and what else there is to say."""
     total, scale = exact(r)
     theirs, ours = fragments(gpu, r), fragments(emulator, r)
     apart = float(((theirs - ours).abs() / (scale * UNIT)).max())
@@ -47,4 +48,4 @@ def compare(r: cases.Rounding, gpu: bytes, emulator: bytes) -> tuple[bool, str]:
         f"{100 * same:.1f} % equal; largest difference {apart:.2f} units (GPU {worst(r, gpu):.2f}, emulator "
         f"{worst(r, emulator):.2f} from the exact sum); a unit: 2^-13 of the largest addend; {BOUND} allowed"
     )
-    return apart <= BOUND, remark
+    return apart, remark

@@ -1,7 +1,7 @@
 """Micro-kernels on a GPU and on the emulator, compared bit by bit.
 
     run.py --gpu --out FILE               on a machine with a Hopper GPU: results to FILE
-    run.py --compare FILE                 anywhere: runs the emulator, compares, prints what is not equal
+    run.py --compare FILE                 anywhere: runs the emulator, prints what differs and a table
     run.py --compare FILE --keep FILE     also writes the results without the bytes of what was equal
 
 The package must be installed (it compiles the kernels with its NVRTC); the GPU half needs no compiler and no
@@ -11,6 +11,7 @@ torch on the device. `--only TEXT` takes the cases whose name contains it.
 import argparse
 import base64
 import concurrent.futures
+import dataclasses
 import hashlib
 import json
 import os
@@ -91,12 +92,14 @@ class Worker:
         return self.process.communicate()[1].strip().splitlines()[-1:] or "no message"
 
 
-def run_on_gpu(chosen: list[cases.Case]) -> dict:
+def run_on_gpu(chosen: list[cases.Case], save) -> dict:
+    """Saves what there is before each new process, so that a time limit does not cost the cases before."""
     cubins = compile_all(chosen)
     results = {c.name: {"error": cubins[c.text]} for c in chosen if isinstance(cubins[c.text], str)}
     jobs = [(c.name, c, cubins[c.text]) for c in chosen if c.name not in results]
     device = ""
     while jobs:
+        save({"device": device, "cases": results})
         worker = Worker(jobs)
         first = worker.line(FIRST_ANSWER_S)
         if not (first or "").startswith("device "):
@@ -112,56 +115,76 @@ def run_on_gpu(chosen: list[cases.Case]) -> dict:
                 results[name] = {"error": f"{answer or 'the process ended'}: {worker.end()}"}
                 break
         worker.end()
+    save({"device": device, "cases": results})
     return {"device": device, "cases": results}
 
 
 # ---- comparison ------------------------------------------------------------------------------------------
 
 
-def compare_case(case: cases.Case, known: dict, ours: bytes) -> tuple[str, str]:
-    """ "equal", "measured", "differs", "stale" or "failed", and a remark."""
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    kind: str  # "equal", "measured", "differs", "stale", "failed" or "missing"
+    remark: str = ""
+    apart: float = 0.0  # of what is measured: units of rounding.py
+
+
+def compare_case(case: cases.Case, known: dict | None, ours: bytes) -> Verdict:
+    if known is None:
+        return Verdict("missing", "not in the results")
     if "error" in known:
-        return "failed", known["error"]
+        return Verdict("failed", known["error"])
     if known["digest"] != case.digest():
-        return "stale", "the case has changed since the GPU ran it"
+        return Verdict("stale", "the case has changed since the GPU ran it")
     if known["sha"] == sha(ours):
-        return "equal", ""
+        return Verdict("equal")
     if "out" not in known:
-        return "differs", ""
+        return Verdict("differs", "the results keep no bytes of it")
     theirs = unpack(known["out"])
     if case.rounding is not None:
-        fine, remark = rounding.compare(case.rounding, theirs, ours)
-        return "measured" if fine else "differs", remark
+        apart, remark = rounding.compare(case.rounding, theirs, ours)
+        return Verdict("measured" if apart <= rounding.BOUND else "differs", remark, apart)
     wrong = [i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
     at = wrong[0] // 4 * 4
-    return "differs", (
+    return Verdict(
+        "differs",
         f"{len(wrong)} of {len(ours)} bytes, the first at {wrong[0]}: the GPU {theirs[at : at + 8].hex()} "
-        f"the emulator {ours[at : at + 8].hex()}"
+        f"and the emulator {ours[at : at + 8].hex()}",
     )
 
 
-def compare(chosen: list[cases.Case], results: dict, seed: int = 0) -> dict[str, tuple[str, str]]:
+def compare(chosen: list[cases.Case], results: dict, seed: int = 0) -> dict[str, Verdict]:
     from validation import emulated
 
-    found = {}
-    for case in chosen:
-        if case.name not in results["cases"]:
-            found[case.name] = ("missing", "not in the results")
-            continue
-        found[case.name] = compare_case(case, results["cases"][case.name], emulated.run(case, seed))
-    return found
+    known = results["cases"]
+    return {c.name: compare_case(c, known.get(c.name), emulated.run(c, seed)) for c in chosen}
 
 
-def without_equal(results: dict, found: dict[str, tuple[str, str]]) -> dict:
-    """What a repository keeps: digests, and the bytes only of what is compared by measure."""
+def without_equal(results: dict, found: dict[str, Verdict]) -> dict:
+    """What a repository keeps: digests, and the bytes only of what is not equal."""
     kept = {}
-    for name, (verdict, _) in found.items():
+    for name, verdict in found.items():
         known = dict(results["cases"].get(name, {}))
-        if verdict == "equal":
+        if verdict.kind == "equal":
             known.pop("out", None)
         if known:
             kept[name] = known
     return {"device": results["device"], "cases": kept}
+
+
+def table(found: dict[str, Verdict] | None, device: str = "a GPU") -> str:
+    """For docs/emulator.md; without results nothing is claimed of a GPU."""
+    lines = [f"| micro-kernel | what it shows | cases | {device} |", "|---|---|---|---|"]
+    for kernel, what in cases.KERNELS.items():
+        names = [c.name for c in cases.all_cases() if c.kernel == kernel]
+        said = "not run"
+        if found is not None:
+            kinds = [found[n].kind for n in names]
+            said = ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds)))
+            apart = max(found[n].apart for n in names)
+            said += f" (up to {apart:.1f} units apart)" if apart > 0 else ""
+        lines.append(f"| {kernel} | {what} | {len(names)} | {said} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -175,9 +198,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [case for case in cases.all_cases() if options.only in case.name]
     if options.gpu:
-        results = run_on_gpu(chosen)
-        text = json.dumps(results, indent=0)
-        (options.out or Path("validation.json")).write_text(text)
+        out = options.out or Path("validation.json")
+        results = run_on_gpu(chosen, lambda so_far: out.write_text(json.dumps(so_far, indent=0)))
         failed = {n: r["error"] for n, r in results["cases"].items() if "error" in r}
         print(f"{results['device']}: {len(chosen) - len(failed)} of {len(chosen)} cases ran")
         for name, error in failed.items():
@@ -187,13 +209,14 @@ def main() -> int:
         parser.error("--gpu --out FILE, or --compare FILE")
     results = json.loads(options.compare.read_text())
     found = compare(chosen, results, options.seed)
-    for name, (verdict, remark) in found.items():
-        if verdict != "equal":
-            print(f"{verdict:8} {name}: {remark}")
-    counts = {
-        v: sum(1 for verdict, _ in found.values() if verdict == v) for v in {v for v, _ in found.values()}
-    }
+    for name, verdict in found.items():
+        if verdict.kind != "equal":
+            print(f"{verdict.kind:8} {name}: {verdict.remark}")
+    kinds = [v.kind for v in found.values()]
+    counts = {kind: kinds.count(kind) for kind in kinds}
     print(f"{results['device']}: {', '.join(f'{v} {k}' for k, v in sorted(counts.items()))}")
+    if not options.only:
+        print(table(found, results["device"]))
     if options.keep:
         options.keep.write_text(json.dumps(without_equal(results, found), indent=0) + "\n")
     return 0 if set(counts) <= {"equal", "measured"} else 1

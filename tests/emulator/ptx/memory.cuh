@@ -45,7 +45,7 @@ DGJ_DEVICE void store_matrix4(u32 address, u32 t0, u32 t1, u32 t2, u32 t3, Where
     emu::store_matrix(address, tiles, 4, false, w);
 }
 DGJ_DEVICE void copy_async4(u32 shared, const void* global, bool valid, Where w = {}) {
-    emu::copy_async4(shared, global, valid, w);
+    emu::copy_async(shared, global, 4, valid ? 4 : 0, w);
 }
 
 }  // namespace dgj::ptx

@@ -33,6 +33,11 @@ DGJ_DEVICE void add_bytes(void* global, u32 shared, u32 bytes, Where w = {}) {
     emu::store_bytes(global, shared, bytes, emu::Combine::kAdd, emu::ElementType::kU32, w);
 }
 
+template <u32 kBytes>
+DGJ_DEVICE void copy_async(u32 shared, const void* global, u32 valid, Where w = {}) {
+    emu::copy_async(shared, global, kBytes, valid, w);
+}
+
 // ---- prefetches to L2 ----
 
 DGJ_DEVICE void prefetch_tile(const TensorMap* map, i32 inner, i32 row, Where w = {}) {

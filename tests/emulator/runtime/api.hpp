@@ -51,7 +51,8 @@ void store_global(void* to, const void* from, u32 bytes, Where);
 // ldmatrix, stmatrix: count 1, 2 or 4 8x8 tiles of 16-bit elements.
 void load_matrix(u32* tiles, u32 count, bool transposed, u32 address, Where);
 void store_matrix(u32 address, const u32* tiles, u32 count, bool transposed, Where);
-void copy_async4(u32 shared, const void* global, bool valid, Where);
+// cp.async of 4, 8 or 16 bytes, of which `valid` come from global memory; the rest is zero.
+void copy_async(u32 shared, const void* global, u32 bytes, u32 valid, Where);
 
 // Strong operations: atom, red, ld and st with an order other than .weak, and fence.
 enum class Order { kRelaxed, kAcquire, kRelease, kAcquireRelease };

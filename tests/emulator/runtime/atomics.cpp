@@ -105,8 +105,7 @@ u64 atomic_global(const Atomic& a, void* address, u64 value, u64 compare, Where 
     const std::string name = name_of(a, "global");
     const char* what = name.c_str();
     check_type(a, what);
-    if (!m.thread().saw_prior_kernels)
-        m.fault(name + " before griddepcontrol.wait: a prior kernel may still use it");
+    check_prior_kernels(what);
     const u32 bytes = bytes_of(a.type);
     const u64 to = reinterpret_cast<u64>(address);
     if (to % bytes != 0) m.fault(text("%s: address %#llx is not a multiple of %u", what, to, bytes));

@@ -178,8 +178,8 @@ void barrier_arrive_after_copies(u32 address, Where w) {
         Mbarrier& b = block.barriers.at(address);
         for (const auto& copy : copies) {
             machine().finish(*copy);
-            block.shadow.note_write(copy->source_address, 4, Shadow::Kind::kGeneric, b.component, b.phase + 1,
-                                    copy->where.line);
+            block.shadow.note_write(copy->source_address, copy->source_bytes, Shadow::Kind::kGeneric,
+                                    b.component, b.phase + 1, copy->where.line);
         }
         take_arrival(b, address);
         b.clocks.join_order(
@@ -292,9 +292,17 @@ void set_registers(u32 registers, bool raise, Where w) {
     m.release_lanes();
 }
 
+// PTX ISA, griddepcontrol: .wait makes the memory operations of prerequisite grids visible to the grid.
 void wait_for_prior_kernels(Where w) {
-    machine().step(w);
-    machine().thread().saw_prior_kernels = true;
+    Machine& m = machine();
+    m.step(w);
+    m.thread().clocks.advance(m.components - 1, 1);
+}
+
+void check_prior_kernels(const char* what) {
+    Machine& m = machine();
+    if (m.thread().clocks.visible(m.components - 1) == 0)
+        m.fault(text("%s before griddepcontrol.wait: a prior kernel may still use the memory", what));
 }
 
 // Only a hint here: the next kernel waits for this one's end before it looks at memory (PTX ISA,

@@ -1,5 +1,5 @@
 // Vector clocks: what a thread or barrier knows about the progress of the others. One component for each
-// thread, warp (reads by its WGMMA) and mbarrier (phases) of the cluster.
+// thread, warp (reads by its WGMMA) and mbarrier (phases) of the cluster, and one for the kernels before.
 //
 //   order    their earlier accesses are over: enough to overwrite what they read
 //   visible  their writes can be read (PTX ISA, "Causality order")

@@ -15,11 +15,6 @@ const Map& map_at(const void* p, const char* what) {
     return map;
 }
 
-void check_prior(const char* what) {
-    if (!machine().thread().saw_prior_kernels)
-        machine().fault(text("%s before griddepcontrol.wait: a prior kernel may still use the memory", what));
-}
-
 std::string box_name(const char* what, const Coordinates& at) {
     std::string name = std::string(what) + " of the box at (";
     for (u32 d = 0; d < at.rank; d++) name += text(d ? ", %d" : "%d", at.at[d]);
@@ -138,7 +133,7 @@ void prefetch_map(const void*, Where w) { machine().step(w); }
 void load_tile(u32 shared, const void* p, const Coordinates& at, u32 barrier, u32 mask, Where w) {
     Machine& m = machine();
     m.step(w);
-    check_prior("cp.async.bulk.tensor");
+    check_prior_kernels("cp.async.bulk.tensor");
     const Map& map = map_at(p, "cp.async.bulk.tensor");
     check_rank(map, at, "cp.async.bulk.tensor");
     check_map_buffer(map, "cp.async.bulk.tensor", w);
@@ -151,7 +146,7 @@ void load_tile(u32 shared, const void* p, const Coordinates& at, u32 barrier, u3
 void prefetch_tile(const void* p, const Coordinates& at, Where w) {
     machine().step(w);
     const char* what = "cp.async.bulk.prefetch.tensor";
-    check_prior(what);
+    check_prior_kernels(what);
     const Map& map = map_at(p, what);
     check_rank(map, at, what);
     check_map_buffer(map, what, w);
@@ -160,7 +155,7 @@ void prefetch_tile(const void* p, const Coordinates& at, Where w) {
 void prefetch_bytes(const void* global, u32 bytes, Where w) {
     machine().step(w);
     const char* what = "cp.async.bulk.prefetch.L2";
-    check_prior(what);
+    check_prior_kernels(what);
     const u64 from = reinterpret_cast<u64>(global);
     if (bytes == 0 || bytes % 16 != 0 || from % 16 != 0)
         machine().fault(text("%s: %u bytes at %#llx, not multiples of 16", what, bytes, from));
@@ -179,7 +174,7 @@ void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w)
     Machine& m = machine();
     m.step(w);
     const char* what = "cp.async.bulk";
-    check_prior(what);
+    check_prior_kernels(what);
     Block& to = *m.thread().block;
     const u64 from = reinterpret_cast<u64>(global);
     if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));
@@ -270,7 +265,7 @@ void store_tile(const void* p, u32 shared, const Coordinates& at, Combine how, W
     m.step(w);
     const char* what = how == Combine::kReplace ? "cp.async.bulk.tensor store"
                                                 : "cp.reduce.async.bulk.tensor";
-    check_prior(what);
+    check_prior_kernels(what);
     const Map map = map_at(p, what);
     check_rank(map, at, what);
     const u32 width = map.row_bytes(), rows = map.rows(), size = map.element_bytes();
@@ -298,7 +293,7 @@ void store_bytes(void* global, u32 shared, u32 bytes, Combine how, ElementType t
     Machine& m = machine();
     m.step(w);
     const char* what = how == Combine::kReplace ? "cp.async.bulk store" : "cp.reduce.async.bulk";
-    check_prior(what);
+    check_prior_kernels(what);
     check_combine(what, how, type);
     const u64 to = reinterpret_cast<u64>(global);
     if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));

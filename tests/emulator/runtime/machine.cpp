@@ -84,7 +84,7 @@ u64 Machine::random(u64 below) {
 
 void Machine::build_cluster(u32 cluster) {
     const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
-    components = launch.cluster * per_block;
+    components = launch.cluster * per_block + 1;
     blocks.clear();
     ready_warps_.clear();
     pending_.clear();

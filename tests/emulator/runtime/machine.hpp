@@ -35,9 +35,8 @@ struct Thread {
     u32 id = 0;  // in the cluster; also its component of the clocks
     Clocks clocks;
     enum class State : std::uint8_t { kReady, kBlocked, kDone } state = State::kReady;
-    bool saw_prior_kernels = false;  // has executed griddepcontrol.wait
-    Where where;                     // its last operation
-    u32 spins = 0;                   // strong reads since the thread last did something else
+    Where where;    // its last operation
+    u32 spins = 0;  // strong reads since the thread last did something else
     std::function<std::string()> explain;
     // Bulk groups: stores since the last commit, and groups not yet waited for.
     std::vector<std::shared_ptr<Operation>> uncommitted;
@@ -191,7 +190,7 @@ public:
     std::vector<Buffer>& buffers;
     std::vector<std::unique_ptr<Block>> blocks;    // of the cluster that runs
     std::unordered_map<u64, AtomicPlace> atomics;  // in global memory
-    u32 components = 0;
+    u32 components = 0;                            // of the clocks; the last one is that of prior kernels
     std::vector<Thread*> cluster_waiting;
     u32 live = 0;
     u64 switches = 0, operations = 0;
@@ -235,6 +234,8 @@ Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where w);
 void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const char* what, Where w);
 // The current phase of the mbarrier gets `bytes`.
 void complete_bytes(Block& block, u32 address, u32 bytes);
+// griddepcontrol.wait stands before the access, in this thread or ordered before it in another.
+void check_prior_kernels(const char* what);
 void check_cluster_barrier();  // completes it when all live threads wait there
 void release(Thread& t);       // the thread's later accesses are not ordered by what it has just released
 

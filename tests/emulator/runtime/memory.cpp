@@ -115,8 +115,7 @@ static Buffer& load_from_global(const char* what, void* to, const void* from, u3
     Machine& m = machine();
     m.step(w);
     const u64 address = reinterpret_cast<u64>(from);
-    if (!m.thread().saw_prior_kernels)
-        m.fault(text("%s before griddepcontrol.wait: the data may not be there yet", what));
+    check_prior_kernels(what);
     check_alignment(address, bytes, what);
     Buffer& buffer = buffer_at(address, bytes, what, w);
     std::memcpy(to, from, bytes);
@@ -137,35 +136,38 @@ void store_global(void* to, const void* from, u32 bytes, Where w) {
     Machine& m = machine();
     m.step(w);
     const u64 address = reinterpret_cast<u64>(to);
-    if (!m.thread().saw_prior_kernels)
-        m.fault("st.global before griddepcontrol.wait: a prior kernel may still use it");
+    check_prior_kernels("st.global");
     check_alignment(address, bytes, "st.global");
     note_written(buffer_at(address, bytes, "st.global", w), address, bytes, false, "st.global", w);
     std::memcpy(to, from, bytes);
 }
 
-// PTX ISA, cp.async: with src-size 0 the source is not read and zeros are written. It is a weak operation of
+// PTX ISA, cp.async: what src-size leaves of cp-size is filled with zeros, and not read. It is a weak
+// operation of
 // the generic proxy; only cp.async.mbarrier.arrive or a wait makes its writes visible, to the own thread too.
-void copy_async4(u32 shared, const void* global, bool valid, Where w) {
+void copy_async(u32 shared, const void* global, u32 bytes, u32 valid, Where w) {
     Machine& m = machine();
     m.step(w);
     Thread& t = m.thread();
     Block& block = *t.block;
     const u64 from = reinterpret_cast<u64>(global);
-    if (!t.saw_prior_kernels) m.fault("cp.async before griddepcontrol.wait: the data may not be there yet");
-    u8* to = shared_at(block, shared, 4, 4, "cp.async", w);
-    if (valid) check_alignment(from, 4, "cp.async"), buffer_at(from, 4, "cp.async", w);
-    check_shared_write("cp.async", block, shared, 4, t.clocks, false);
-    block.shadow.note_write(shared, 4, Shadow::Kind::kInFlight, t.id, 0, w.line);
-    std::memset(to, 0xff, 4);
+    check_prior_kernels("cp.async");
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || valid > bytes)
+        m.fault(text("cp.async: %u of %u bytes", valid, bytes));
+    u8* to = shared_at(block, shared, bytes, bytes, "cp.async", w);
+    check_alignment(from, bytes, "cp.async");
+    if (valid != 0) buffer_at(from, valid, "cp.async", w);
+    check_shared_write("cp.async", block, shared, bytes, t.clocks, false);
+    block.shadow.note_write(shared, bytes, Shadow::Kind::kInFlight, t.id, 0, w.line);
+    std::memset(to, 0xff, bytes);
     auto operation = std::make_shared<Operation>();
     operation->what = "cp.async";
     operation->where = w;
     operation->source_address = shared;  // where it writes: the arrive that covers it needs to know
-    operation->steps = {[to, from, valid] {
-        u32 value = 0;
-        if (valid) std::memcpy(&value, reinterpret_cast<const void*>(from), 4);
-        std::memcpy(to, &value, 4);
+    operation->source_bytes = bytes;
+    operation->steps = {[to, from, bytes, valid] {
+        std::memset(to, 0, bytes);
+        std::memcpy(to, reinterpret_cast<const void*>(from), valid);
     }};
     t.copies.push_back(operation);
     m.start(operation);

@@ -84,6 +84,14 @@ DGJ_DEVICE void add_bytes(void* global, u32 shared, u32 bytes) {  // as u32
                  : "memory");
 }
 
+// cp.async of kBytes, of which `valid` are read.
+template <u32 kBytes>
+DGJ_DEVICE void copy_async(u32 shared, const void* global, u32 valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes),
+                 "r"(valid)
+                 : "memory");
+}
+
 // ---- prefetches to L2 ----
 
 DGJ_DEVICE void prefetch_tile(const TensorMap* map, i32 inner, i32 row) {
