@@ -79,8 +79,8 @@ Descriptor decode(u64 bits, bool mn_major, MatrixType type, const char* which) {
 
 // Address of the 16-byte chunk that holds element (row, k); row counts along M or N (PTX ISA, "Strides").
 // With core matrices of 8 x 16 bytes and a swizzle span of S bytes (16 without swizzle):
-//   K-major   rows of a group of 8 are S apart, groups `stride`; chunks along K are neighbours in the span, or
-//             `leading` apart without swizzle.
+//   K-major   rows of a group of 8 are S apart, groups `stride`; chunks along K are neighbours in the span,
+//             or `leading` apart without swizzle.
 //   MN-major  S bytes along M or N are contiguous, the next span is `leading` further; 8 k are S apart, the
 //             next 8 `stride`. Without swizzle the two offsets change places.
 u32 chunk_address(const Descriptor& d, u32 row, u32 k) {

@@ -1,5 +1,6 @@
 // One form of wgmma: types, layouts of the operands in shared memory (at[0..9]), or A in registers (`in`).
-//   A: at[0] boxes of at[4] bytes from map x at (i * at[1], 0), one after the other; B: at[2], at[5], at[3], map y
+//   A: at[0] boxes of at[4] bytes from map x at (i * at[1], 0), one after the other
+//   B: at[2] boxes of at[5] bytes from map y at (i * at[3], 0)
 //   at[6], at[7]: leading and stride byte offsets of A; at[8], at[9]: of B; at[10]: bytes from step to step
 #pragma once
 
