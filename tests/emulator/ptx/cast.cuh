@@ -16,7 +16,6 @@ DGJ_DEVICE Word4 load_once_word4(const void* p, Where w = {}) {
     emu::load_read_only(&v, p, sizeof v, w);
     return v;
 }
-DGJ_DEVICE u32 load_shared_u32(u32 address, Where w = {}) { return load_shared_as<u32>(address, w); }
 
 DGJ_DEVICE void store_global_word2(void* p, Word2 v, Where w = {}) { emu::store_global(p, &v, sizeof v, w); }
 DGJ_DEVICE void store_global_u32(void* p, u32 v, Where w = {}) { emu::store_global(p, &v, sizeof v, w); }

@@ -10,6 +10,10 @@ DGJ_DEVICE void prefetch_map(const TensorMap* map, Where w = {}) { emu::prefetch
 DGJ_DEVICE void load_tile(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier, Where w = {}) {
     emu::load_tile(shared, map, {2, {inner, row}}, barrier, 1u << emu::place().rank, w);
 }
+DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row, i32 matrix, u32 barrier,
+                           Where w = {}) {
+    emu::load_tile(shared, map, {3, {inner, row, matrix}}, barrier, 1u << emu::place().rank, w);
+}
 DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier,
                                     u16 mask, Where w = {}) {
     emu::load_tile(shared, map, {2, {inner, row}}, barrier, mask, w);

@@ -168,8 +168,8 @@ void prefetch_global(const void* global, Where w) {
 }
 
 // PTX ISA, cp.async.bulk: both addresses and the size are multiples of 16. What is read must lie in a buffer,
-// or in the 16 bytes that hold its end: those are in the same page, and the kernel may fetch them as long as
-// it ignores them.
+// or in the 16 bytes that hold its beginning or its end: those are in the same page, and the kernel may fetch
+// them as long as it ignores them.
 void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w) {
     Machine& m = machine();
     m.step(w);
@@ -179,11 +179,17 @@ void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w)
     const u64 from = reinterpret_cast<u64>(global);
     if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));
     if (from % 16 != 0) m.fault(text("%s: global address %#llx is not a multiple of 16", what, from));
-    const Buffer& buffer = buffer_at(from, 4, what, w);
-    const u64 end = buffer.begin + buffer.bytes;
+    const auto holds = [&](const Buffer& b) {
+        return b.bytes != 0 && from >= b.begin / 16 * 16 && from < b.begin + b.bytes;
+    };
+    const auto buffer = std::find_if(m.buffers.begin(), m.buffers.end(), holds);
+    if (buffer == m.buffers.end())
+        m.fault(text("%s: %u bytes at %#llx lie outside every buffer of the call", what, bytes, from));
+    const u64 end = buffer->begin + buffer->bytes, first = std::max(from, buffer->begin);
     if (from + bytes > (end + 15) / 16 * 16)
         m.fault(text("%s: %u bytes at %#llx go past the end of their buffer", what, bytes, from));
-    const u32 inside = static_cast<u32>(std::min<u64>(bytes, end - from));
+    const u32 skipped = static_cast<u32>(first - from),
+              inside = static_cast<u32>(std::min(from + bytes, end) - first);
     u8* begin = shared_at(to, shared, bytes, 16, what, w);
     check_usable_by_copies(to, barrier, what, w);
     check_shared_write(what, to, shared, bytes, m.thread().clocks, true);
@@ -193,9 +199,9 @@ void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w)
     auto operation = std::make_shared<Operation>();
     operation->what = text("cp.async.bulk of %u bytes", bytes);
     operation->where = w;
-    operation->steps = {[&to, shared, from, inside, bytes, barrier, w, o = operation.get()] {
+    operation->steps = {[&to, shared, first, skipped, inside, bytes, barrier, w, o = operation.get()] {
         check_alive(to, *o);
-        std::memcpy(&to.memory[shared - kSharedBase], reinterpret_cast<const void*>(from), inside);
+        std::memcpy(&to.memory[shared - kSharedBase + skipped], reinterpret_cast<const void*>(first), inside);
         end_of_write(to, shared, bytes, barrier, w.line);
         complete_bytes(to, barrier, bytes);
     }};
