@@ -102,7 +102,11 @@ def launch_with_plan(plan, operands, d, *, c=None, bias=None, alpha: float = 1.0
 def bare_launch_us(operands, d, count: int) -> float:
     """Microseconds a driver launch of the kernel that this call runs: arguments prepared once, nothing else
     done."""
-    gemm(operands, d)
+    return bare_us(lambda: gemm(operands, d), count)
+
+
+def bare_us(call, count: int) -> float:
+    call()
     return _core.repeat_last_launch_ns(count) / 1e3
 
 
