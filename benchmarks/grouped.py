@@ -46,6 +46,7 @@ from .grouped_rows import DEEPSEEK_V3, TOP_K, GroupedRow, contiguous_rows, floor
 from .report import OURS, geometric_mean
 from .timing import Flush, burst
 
+FEW_HUNDRED_ROWS = range(192, 257)  # of a group: where peers lose most
 GROUPS_CHECKED = 16  # of a timed call; the sweeps of grouped_correctness look at all
 
 
@@ -91,7 +92,7 @@ class _Part:
         self.peer, self.repeats, self.say = peer, repeats, say
         self.deadline = time.monotonic() + seconds
         self.flush, self.weights = Flush(), _Weights()
-        self.rows, self.refused, self.skipped = [], {}, 0
+        self.rows, self.refused, self.missing = [], {}, 0
 
     def case(self, layout: Layout, n: int, k: int, sfa: str = "mn_major_aligned") -> Grouped:
         # Live rows only count: dead ones are left finite so that torch can take the same tensors.
@@ -123,11 +124,12 @@ class _Part:
 
     def attempt(self, label: str, body: Callable[[], None]) -> None:
         if time.monotonic() > self.deadline:
-            self.skipped += 1
+            self.missing += 1
             return
         try:
             body()
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            self.missing += 1
             self.refused[label] = f"{type(error).__name__}: {str(error)[:300]}"
             self.say(f"{label}: {self.refused[label]}")
         torch.cuda.empty_cache()
@@ -136,21 +138,22 @@ class _Part:
         return {
             "rows": self.rows,
             "refused": self.refused,
-            "complete": not self.skipped and not any(", " not in where for where in self.refused),
+            "complete": not self.missing,
             "summary": {name: value for name, value in summary.items() if value is not None},
         }
 
-    def ratios(self, over: str, under: str = OURS) -> list[float]:
+    def spread(self, over: str, under: str = OURS, rows_of_group: range | None = None) -> dict | None:
         """Time of `over` by the time of `under`, for the rows that have both."""
-        return [
+        found = [
             row["burst"][over]["us"] / row["burst"][under]["us"]
             for row in self.rows
-            if over in row["burst"] and under in row["burst"]
+            if over in row["burst"]
+            and under in row["burst"]
+            and (rows_of_group is None or row["mean_rows"] in rows_of_group)
         ]
-
-    def spread(self, over: str, under: str = OURS) -> dict | None:
-        found = self.ratios(over, under)
-        return found and {
+        if not found:
+            return None
+        return {
             "rows": len(found),
             "geomean": round(geometric_mean(found), 4),
             "min": round(min(found), 4),
@@ -175,11 +178,14 @@ def run_contiguous(part: _Part) -> dict:
             if part.peer is not None:
                 others = try_deep_gemm(part.peer, case, d, part.refused, row.label, peers.DEEP_GEMM)
             others |= try_torch_grouped(case, part.refused, row.label)
-            part.add(row.label, counts, row.n, row.k, {OURS: call, **others}, facts)
+            part.add(row.label, counts, row.n, row.k, {OURS: call, **others}, facts | {"mean_rows": row.rows})
 
         part.attempt(row.label, body)
     return part.result(
-        deep_gemm=part.spread(peers.DEEP_GEMM), torch=part.spread(TORCH_GROUPED), over_floor=_over_floor(part)
+        deep_gemm=part.spread(peers.DEEP_GEMM),
+        deep_gemm_192_to_256_rows=part.spread(peers.DEEP_GEMM, rows_of_group=FEW_HUNDRED_ROWS),
+        torch=part.spread(TORCH_GROUPED),
+        over_floor=_over_floor(part),
     )
 
 
@@ -195,10 +201,14 @@ def run_masked(part: _Part) -> dict:
             others = {}
             if part.peer is not None:
                 others = try_deep_gemm(part.peer, case, d, part.refused, row.label, peers.DEEP_GEMM)
-            part.add(row.label, counts, row.n, row.k, {OURS: call, **others}, facts)
+            part.add(row.label, counts, row.n, row.k, {OURS: call, **others}, facts | {"mean_rows": row.rows})
 
         part.attempt(row.label, body)
-    return part.result(deep_gemm=part.spread(peers.DEEP_GEMM), over_floor=_over_floor(part))
+    return part.result(
+        deep_gemm=part.spread(peers.DEEP_GEMM),
+        deep_gemm_192_to_256_rows=part.spread(peers.DEEP_GEMM, rows_of_group=FEW_HUNDRED_ROWS),
+        over_floor=_over_floor(part),
+    )
 
 
 def _over_floor(part: _Part) -> float | None:
