@@ -122,8 +122,6 @@ def command_grouped(arguments) -> int:
         found = grouped.run(arguments.part, peer, seconds=arguments.minutes * 60, say=say)
         result["grouped"] = found
         failed = not found["complete"] or any(row.get("out_of_bounds") for row in found["rows"])
-        for name, value in found["summary"].items():
-            say(f"{name}: {value}")
     _finish(result, result["what"], arguments)
     return 1 if failed else 0
 
