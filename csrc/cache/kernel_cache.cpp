@@ -39,6 +39,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kernel = std::shared_ptr<const CachedKernel>;
 
+// How long a compile ahead of need waits for another process that is at the same kernel: there is other work.
+constexpr std::chrono::milliseconds kAheadWait{50};
+
 double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -60,6 +63,7 @@ struct State {
     std::optional<CacheSeams> seams;
     std::shared_ptr<DiskStore> disk;
     std::atomic<unsigned long> compiles{0};
+    std::atomic<int> zero_jit_scopes{0};
 };
 
 State& state() {
@@ -106,10 +110,12 @@ std::shared_ptr<DiskStore> disk() {
     return s.disk;
 }
 
-bool compile_forbidden() {
+// Who forbids to compile; "" when nobody does.
+std::string who_forbids() {
+    if (state().zero_jit_scopes > 0) return "a zero_jit scope is active";
     const std::string value = env::get(env::kJit).value_or("");
-    if (value == "forbid") return true;
-    if (value.empty() || value == "allow") return false;
+    if (value == "forbid") return "DGJ_JIT=forbid";
+    if (value.empty() || value == "allow") return "";
     fail(ErrorKind::kValue, "DGJ_JIT is '{}'; allowed are 'allow' (the default) and 'forbid'", value);
 }
 
@@ -117,13 +123,18 @@ struct Request {
     const KernelSource& source;
     const std::string& plan_line;
     CacheKey key{};
+    bool ahead = false;  // of need: nobody waits for it
     std::string fingerprint;
     std::exception_ptr no_compiler;  // why there is no NVRTC; the disk may still have the kernel
 };
 
 Request make_request(const KernelSource& source, const std::string& plan_line) {
-    Request request{
-        .source = source, .plan_line = plan_line, .key = {}, .fingerprint = "", .no_compiler = nullptr};
+    Request request{.source = source,
+                    .plan_line = plan_line,
+                    .key = {},
+                    .ahead = false,
+                    .fingerprint = "",
+                    .no_compiler = nullptr};
     const CacheSeams& with = seams();
     try {
         request.fingerprint = with.fingerprint();
@@ -198,8 +209,10 @@ Kernel compile_and_publish(const Request& request, DiskStore& store) {
     const std::string& root = store.roots().primary;
     std::optional<KeyLock> lock;
     if (!root.empty()) {
-        lock.emplace(*seams().fs, version_folder(root), request.key, seams().lock_wait);
+        lock.emplace(*seams().fs, version_folder(root), request.key,
+                     request.ahead ? kAheadWait : seams().lock_wait);
         if (lock->outcome() == KeyLock::Outcome::kTimedOut) {
+            if (request.ahead) return nullptr;
             log(LogLevel::kInfo,
                 fmt::format("another process holds the lock of {} for too long; compiling it here as well",
                             request.plan_line));
@@ -235,28 +248,30 @@ Kernel compile_and_publish(const Request& request, DiskStore& store) {
                               "folder with space. Further ones are not reported",
                               unpublished));
     }
-    log(LogLevel::kWarning, fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line,
-                                        request.source.arch, kernel->milliseconds));
+    log(request.ahead ? LogLevel::kInfo : LogLevel::kWarning,
+        fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line, request.source.arch,
+                    kernel->milliseconds));
     return kernel;
 }
 
 Kernel look_up(const Request& request, bool may_compile) {
     const std::shared_ptr<DiskStore> store = disk();
-    const bool forbidden = compile_forbidden();
+    const std::string forbidden = who_forbids();
     bool rejected = false;
     {
         const std::lock_guard guard(state().mutex);
         rejected = state().rejected.contains(request.key);
     }
     if (!rejected) {
-        if (Kernel kernel = look_on_disk(request, *store, forbidden)) return kernel;
+        if (Kernel kernel = look_on_disk(request, *store, !forbidden.empty())) return kernel;
     }
     if (!may_compile) return nullptr;
-    if (forbidden) {
+    if (!forbidden.empty()) {
         fail(ErrorKind::kJitForbidden,
-             "DGJ_JIT=forbid, and the cache has no kernel for {} ({}, key {}). Compile it beforehand with "
-             "`python -m deep_gemm_jit warmup`, or unset DGJ_JIT",
-             request.plan_line, request.source.arch, to_hex(request.key));
+             "nothing may be compiled now ({}), and the cache has no kernel for {} ({}, key {}). Compile it "
+             "beforehand with `python -m deep_gemm_jit warmup --device {}{}`",
+             forbidden, request.plan_line, request.source.arch, to_hex(request.key), request.source.arch,
+             request.source.warmup);
     }
     if (request.no_compiler) std::rethrow_exception(request.no_compiler);
     return compile_and_publish(request, *store);
@@ -340,6 +355,21 @@ Kernel get_or_compile(const KernelSource& source, const std::string& plan_line) 
     if (error) std::rethrow_exception(error);
     return kernel;
 }
+
+Kernel compile_ahead(const KernelSource& source, const std::string& plan_line) {
+    Request request = make_request(source, plan_line);
+    request.ahead = true;
+    if (Kernel known = in_memory(request.key)) return known;
+    Kernel kernel = look_up(request, true);
+    if (!kernel) return nullptr;
+    Kernel stored = memory_copy(kernel);
+    const std::lock_guard guard(state().mutex);
+    state().memory.emplace(request.key, std::move(stored));
+    return kernel;
+}
+
+void begin_zero_jit() { ++state().zero_jit_scopes; }
+void end_zero_jit() { --state().zero_jit_scopes; }
 
 Kernel find_cached(const KernelSource& source) {
     const Request request = make_request(source, "");
