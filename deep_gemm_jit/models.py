@@ -7,6 +7,7 @@ leaves each of them whole. Routers, embeddings and the output head stay in 16 bi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deep_gemm_jit._core import GemmProblem
@@ -87,8 +88,8 @@ def model_gemms(
     fields = _Config(config, tp)
     linear, experts = MODEL_TYPES[name](fields)
     common = {"d_dtype": d_dtype}
-    found = {GemmProblem(n=row.n, k=row.k, batch_invariant=batch_invariant, **common): row for row in linear}
-    gemms = [ModelGemm(row.layer, problem, max_tokens) for problem, row in found.items()]
+    linear_problem = partial(GemmProblem, batch_invariant=batch_invariant, **common)
+    gemms = [ModelGemm(row.layer, linear_problem(n=row.n, k=row.k), max_tokens) for row in linear]
     if experts is not None:
         gemms += _expert_gemms(fields, experts, ep, max_tokens, common)
     return gemms

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string_view>
+
 #include "base/error.hpp"
 
 namespace dgj::bindings {
@@ -16,6 +18,10 @@ void bind_compile(py::module_& m);
 void bind_warmup(py::module_& m);
 void bind_settings(py::module_& m);
 void bind_ops(py::module_& m);
+
+// A new str, or nullptr with an exception set. Bytes that are no UTF-8 (from a path, a variable, a file)
+// appear as \xff: they must not hide what a message says.
+PyObject* new_text(std::string_view text) noexcept;
 
 // Sets the Python exception that stands for `error`; for code that talks to the raw C API.
 void set_python_error(const Error& error) noexcept;
