@@ -6,9 +6,20 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 13> kTable = {
-    &kNvrtc,      &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
-    &kSaveSource, &kCudaHome, &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
+constexpr std::array<const EnvVar*, 14> kTable = {
+    &kNvrtc,
+    &kCacheDir,
+    &kCacheMaxSize,
+    &kDgCacheDir,
+    &kXdgCacheHome,
+    &kHome,
+    &kJit,
+    &kSaveSource,
+    &kCudaHome,
+    &kCudaPath,
+    &kCondaPrefix,
+    &kBatchInvariant,
+    &kVllmBatchInvariant,
     &kNumThreads,
 };
 }
