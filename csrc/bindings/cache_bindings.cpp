@@ -5,6 +5,7 @@
 #include "bindings/bindings.hpp"
 #include "cache/evict.hpp"
 #include "cache/inspect.hpp"
+#include "cache/key.hpp"
 #include "cache/sweep.hpp"
 #include "compile/elf.hpp"
 
@@ -27,6 +28,7 @@ py::dict roots_dict() {
     d["unwritable"] = state.roots.unwritable;
     d["warnings"] = state.roots.warnings;
     d["max_size"] = state.max_size;
+    d["schema"] = std::string("v") + kCacheSchema;
     return d;
 }
 
