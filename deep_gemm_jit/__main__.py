@@ -1,35 +1,47 @@
-"""Commands around deep_gemm_jit; `python -m deep_gemm_jit COMMAND --help` explains each.
-
-Exit codes: 0, 1 when something was found wrong or failed, 2 for a wrong use.
-"""
+"""Command line: python -m deep_gemm_jit COMMAND. Exit codes: 0, 1 findings, 2 wrong use."""
 
 import argparse
 import importlib
+import os
 import sys
 
-# Each module has add_parser(commands), which sets `run`, and run(arguments) -> exit code.
-MODULES = ("cli_env", "cli_explain", "cli_warmup", "cli_bench")
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deep_gemm_jit", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in MODULES:
-        importlib.import_module(f"deep_gemm_jit.{name}").add_parser(commands)
-    return parser.parse_args(arguments)
+# Each is a module of deep_gemm_jit.cli, imported when it is asked for.
+COMMANDS = {
+    "env": "versions, NVRTC, driver, cache folder, environment variables",
+    "explain": "the plan for a shape, and what else was considered",
+    "warmup": "compile ahead what shapes or a model can launch",
+    "bench": "time a shape on this GPU",
+    "cache": "look at the kernel cache, check it, make it smaller",
+    "verify": "accuracy of this installation on this device, against float64",
+}
 
 
 def main(arguments: list[str]) -> int:
-    args = parse(arguments)
+    """Run one command and return its exit code; argparse ends the process with 2 on wrong arguments."""
+    parser = argparse.ArgumentParser(prog="python -m deep_gemm_jit", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    module = None
+    for name, meaning in COMMANDS.items():
+        command = commands.add_parser(name, help=meaning, description=meaning)
+        if name == asked:
+            module = importlib.import_module(f"deep_gemm_jit.cli.{name}")
+            module.add_arguments(command)
+    args = parser.parse_args(arguments)
     try:
-        return args.run(args)
+        code = module.run(args)
+        sys.stdout.flush()
+        return code
     except (ValueError, TypeError, NotImplementedError) as error:  # wrong values
         code, text = 2, str(error)
-    except (RuntimeError, OSError) as error:  # compiles and the driver fail like this
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (RuntimeError, OSError) as error:  # a compile or the driver failed, a file cannot be read
         code, text = 1, str(error)
     except KeyboardInterrupt:
         code, text = 130, "interrupted"
-    sys.stderr.write(f"{args.command}: {text}\n")
+    sys.stderr.write(f"{text}\n")
     return code
 
 

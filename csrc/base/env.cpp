@@ -6,10 +6,22 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 14> kTable = {
-    &kNvrtc,      &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
-    &kSaveSource, &kCudaHome, &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
-    &kNumThreads, &kTuning,
+constexpr std::array<const EnvVar*, 15> kTable = {
+    &kNvrtc,
+    &kCacheDir,
+    &kCacheMaxSize,
+    &kDgCacheDir,
+    &kXdgCacheHome,
+    &kHome,
+    &kJit,
+    &kSaveSource,
+    &kCudaHome,
+    &kCudaPath,
+    &kCondaPrefix,
+    &kBatchInvariant,
+    &kVllmBatchInvariant,
+    &kNumThreads,
+    &kTuning,
 };
 }
 

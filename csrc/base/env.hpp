@@ -17,6 +17,8 @@ namespace env {
 inline constexpr EnvVar kNvrtc{"DGJ_NVRTC", "path of the libnvrtc to use; wins over every other place"};
 inline constexpr EnvVar kCacheDir{"DGJ_CACHE_DIR",
                                   "folder of the kernel cache; empty turns the disk cache off"};
+inline constexpr EnvVar kCacheMaxSize{"DGJ_CACHE_MAX_SIZE",
+                                      "bound of the kernel cache, as 512M or 2G; default 1G, 0: no bound"};
 inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR",
                                     "DeepGEMM's name; its subfolder deep_gemm_jit is used"};
 inline constexpr EnvVar kXdgCacheHome{"XDG_CACHE_HOME", "parent of the default cache folder"};

@@ -16,6 +16,7 @@ void bind_log(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_compile(py::module_& m);
 void bind_warmup(py::module_& m);
+void bind_cache(py::module_& m);
 void bind_settings(py::module_& m);
 void bind_ops(py::module_& m);
 

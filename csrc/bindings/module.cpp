@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, m) {
     bind_plan(m);
     bind_compile(m);
     bind_warmup(m);
+    bind_cache(m);
     bind_settings(m);
     bind_ops(m);
 }

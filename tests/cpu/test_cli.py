@@ -11,7 +11,7 @@ from model_configs import DEEPSEEK_V3, GPT_OSS_120B
 import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 from deep_gemm_jit.__main__ import main
-from deep_gemm_jit.cli_warmup import Progress
+from deep_gemm_jit.cli.warmup import Progress
 
 SMALL = ("--device", "h200", "--casts", "none")
 

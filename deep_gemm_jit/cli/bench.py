@@ -1,4 +1,4 @@
-"""bench M N K: how long the kernel of a shape takes on this GPU, and what its other plans would take."""
+"""How long the kernel of a shape takes on this GPU, and what its other plans would take."""
 
 import argparse
 import sys
@@ -6,17 +6,15 @@ import sys
 import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 from deep_gemm_jit.ahead import compile_kernels
-from deep_gemm_jit.cli_explain import add_shape_arguments, problem_of
+from deep_gemm_jit.cli.explain import add_shape_arguments, problem_of
 from deep_gemm_jit.settings import current_device
 
 
-def add_parser(commands) -> None:
-    parser = commands.add_parser("bench", help="time a shape on this GPU")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape_arguments(parser, "rows of A and D")
     parser.add_argument(
         "--all", action="store_true", help="every plan of the problem, not the chosen one alone"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""env [--json]: what this machine offers. Imports no torch, needs no GPU, compiles nothing."""
+"""What this machine offers; nothing is compiled, torch is not imported."""
 
 import argparse
 import json
@@ -10,15 +10,14 @@ import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 
 
-def add_parser(commands) -> None:
-    parser = commands.add_parser("env", help="versions, NVRTC, driver, cache folder, environment variables")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     values = environment()
-    sys.stdout.write((json.dumps(values, indent=2) if args.json else environment_text(values)) + "\n")
+    text = json.dumps(values, indent=2) if args.json else environment_text(values)
+    sys.stdout.write(text + "\n")
     return 0
 
 

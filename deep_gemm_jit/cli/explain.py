@@ -1,4 +1,4 @@
-"""explain M N K: why a shape gets its plan. Imports no torch, needs no GPU, compiles nothing."""
+"""Why a shape gets its plan; nothing is compiled, torch is not imported."""
 
 import argparse
 import sys
@@ -10,8 +10,7 @@ LAYOUTS = ("dense", "m_grouped")
 D_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def add_parser(commands) -> None:
-    parser = commands.add_parser("explain", help="the plan for a shape, and what else was considered")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape_arguments(parser, "rows of A and D; M-grouped: of all groups together, masked: G * max_m")
     parser.add_argument(
         "--arch",
@@ -22,7 +21,6 @@ def add_parser(commands) -> None:
     )
     parser.add_argument("--top", type=int, default=5, help="candidates shown (default: %(default)s)")
     parser.add_argument("--source", action="store_true", help="show the kernel's source too")
-    parser.set_defaults(run=run)
 
 
 def add_shape_arguments(parser: argparse.ArgumentParser, meaning_of_m: str) -> None:

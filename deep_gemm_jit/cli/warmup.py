@@ -1,4 +1,4 @@
-"""warmup: compile ahead everything that shapes or a model can launch. Imports no torch, needs no GPU."""
+"""Compile ahead everything that shapes or a model can launch; torch is not imported, no GPU is needed."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import deep_gemm_jit as dg
 from deep_gemm_jit.ahead import CASTS
-from deep_gemm_jit.cli_explain import add_problem_arguments
+from deep_gemm_jit.cli.explain import add_problem_arguments
 from deep_gemm_jit.models import MODEL_TYPES, model_gemms
 
 # A kernel of M-grouped problems may serve any number of groups: where none is given, these are planned for.
@@ -25,13 +25,8 @@ EPILOG = """examples:
 """
 
 
-def add_parser(commands) -> None:
-    parser = commands.add_parser(
-        "warmup",
-        help="compile ahead what shapes or a model can launch",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--device", help="device profile or architecture; default: the GPU of this machine")
     parser.add_argument("--shape", action="append", default=[], metavar="NxK[xG]", help="may be repeated")
     add_problem_arguments(parser)
@@ -54,7 +49,6 @@ def add_parser(commands) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="list the kernels; exit code 1 if one is missing"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

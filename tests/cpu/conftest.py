@@ -1,0 +1,24 @@
+"""Fixtures of the cache's tests: the C++ cache in small processes of its own, with a compiler that counts."""
+
+import pytest
+from cpp.build import Driver, build
+
+
+@pytest.fixture(scope="session")
+def driver(request):
+    return Driver(build("cache_driver", request.config.cache.mkdir("cpp")))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def env(root):
+    return {"DGJ_CACHE_DIR": str(root)}
+
+
+@pytest.fixture
+def marker(tmp_path):
+    return tmp_path / "compiled"
