@@ -6,7 +6,7 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 15> kTable = {
+constexpr std::array<const EnvVar*, 16> kTable = {
     &kNvrtc,
     &kCacheDir,
     &kCacheMaxSize,
@@ -20,6 +20,7 @@ constexpr std::array<const EnvVar*, 15> kTable = {
     &kCondaPrefix,
     &kBatchInvariant,
     &kVllmBatchInvariant,
+    &kCheck,
     &kNumThreads,
     &kTuning,
 };

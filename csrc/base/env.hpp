@@ -33,6 +33,9 @@ inline constexpr EnvVar kCondaPrefix{"CONDA_PREFIX", "a conda environment where 
 inline constexpr EnvVar kBatchInvariant{"DGJ_BATCH_INVARIANT",
                                         "1: a row's bits do not depend on the other rows"};
 inline constexpr EnvVar kVllmBatchInvariant{"VLLM_BATCH_INVARIANT", "vLLM's name of DGJ_BATCH_INVARIANT"};
+inline constexpr EnvVar kCheck{"DGJ_CHECK",
+                               "1: group ids, ends, offsets and counts on a GPU are checked before a launch, "
+                               "which waits for them"};
 inline constexpr EnvVar kNumThreads{"DGJ_NUM_THREADS",
                                     "threads of the CPU implementation; default: all cores"};
 
