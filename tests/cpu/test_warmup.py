@@ -6,9 +6,11 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -291,6 +293,28 @@ def test_a_kernel_that_another_process_is_at_comes_last(cache):
     assert order[-1] == held and report.compiled == len(PLANS)
 
 
+def test_a_call_beside_a_warm_up_waits_where_the_warm_up_does_not(cache):
+    plan = PLANS[0]
+    source, descriptor, outcomes = dg.emit(plan), lock_of(plan, cache), []
+
+    def ahead_of_need():
+        while (found := _core.compile_ahead(source, str(plan))) is None:
+            pass
+        outcomes.append(found[0])
+
+    threads = [threading.Thread(target=ahead_of_need) for _ in range(2)]
+    threads += [threading.Thread(target=lambda: outcomes.append(dg.compile(plan).origin)) for _ in range(4)]
+    before = _core.compile_count()
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert not outcomes
+    os.close(descriptor)
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == ["compiled"] + ["memory"] * 5 and _core.compile_count() == before + 1
+
+
 def test_an_interrupted_warm_up_goes_on_where_it_stopped(cache):
     def interrupt(step):
         raise KeyboardInterrupt
@@ -307,14 +331,40 @@ def test_an_interrupted_warm_up_goes_on_where_it_stopped(cache):
 
 
 def test_control_c_ends_the_command_cleanly(cache):
-    command = [sys.executable, "-m", "deep_gemm_jit", "warmup", "--device", "h200", "--jobs", "1"]
-    shapes = ["--shape", "64x128", "--shape", "72x128", "--shape", "80x128", "--shape", "88x128"]
+    # A run in the background has SIGINT ignored, and hands that on.
+    code = """
+import signal, sys
+from deep_gemm_jit.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, "warmup", "--device", "h200", "--jobs", "1"]
+    shapes = [word for n in range(64, 128, 8) for word in ("--shape", f"{n}x128")]
     process = subprocess.Popen([*command, *shapes], stderr=subprocess.PIPE, text=True)
     assert "ms" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in said and "interrupted" in said
     assert entries(cache) >= 1 and not list((cache / "v1" / "tmp").glob("*"))
+
+
+def test_a_baked_cache_serves_another_user_who_may_not_compile(cache):
+    # As docs/serving.md has it: warmed up by root, then made readable, then a seed of a server.
+    warm(PROBLEM)
+    with tempfile.TemporaryDirectory() as folder:
+        seed = shutil.copytree(cache, Path(folder) / "kernels")
+        for path in [Path(folder), seed, *seed.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        # The packages may lie where only root can look: become somebody else after the imports.
+        become = "import logging, os; os.setgid(65534); os.setuid(65534)" if os.geteuid() == 0 else ""
+        code = f"""
+{become}
+for plan in dg.all_plans(problem, "h200"):
+    assert dg.compile(plan).origin == "disk"
+"""
+        before = {path: path.stat().st_mtime_ns for path in seed.rglob("*")}
+        together([start(code, DGJ_CACHE_DIR=f":{seed}", DGJ_JIT="forbid")])
+        assert {path: path.stat().st_mtime_ns for path in seed.rglob("*")} == before
 
 
 # ---- failures ------------------------------------------------------------------------------------
