@@ -48,7 +48,7 @@ test-emulator: env ## Device code executed on the CPU, all of it but the long te
 test-integration: env ## What the built module and its metadata promise
 	$(call pytest,integration,tests/integration -m "not long")
 
-test-long: env ## The tests marked long: wheels, sdist, isolated and editable builds
+test-long: env ## The tests marked long: builds in every way, crash loops, the warm-up of a large model
 	$(call pytest,long,tests/cpu tests/emulator tests/integration -m long)
 
 test-gpu: env ## Tests on a GPU

@@ -9,6 +9,8 @@ import sys
 COMMANDS = {
     "env": "versions, NVRTC, driver, cache folder, environment variables",
     "explain": "the plan for a shape, and what else was considered",
+    "warmup": "compile ahead what shapes or a model can launch",
+    "bench": "time a shape on this GPU",
     "cache": "look at the kernel cache, check it, make it smaller",
     "verify": "accuracy of this installation on this device, against float64",
 }
@@ -30,12 +32,17 @@ def main(arguments: list[str]) -> int:
         code = module.run(args)
         sys.stdout.flush()
         return code
-    except (ValueError, NotImplementedError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    except (ValueError, TypeError, NotImplementedError) as error:  # wrong values
+        code, text = 2, str(error)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (RuntimeError, OSError) as error:  # a compile or the driver failed, a file cannot be read
+        code, text = 1, str(error)
+    except KeyboardInterrupt:
+        code, text = 130, "interrupted"
+    sys.stderr.write(f"{text}\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 15> kTable = {
+constexpr std::array<const EnvVar*, 16> kTable = {
     &kNvrtc,
     &kCacheDir,
     &kCacheMaxSize,
@@ -22,6 +22,7 @@ constexpr std::array<const EnvVar*, 15> kTable = {
     &kVllmBatchInvariant,
     &kCheck,
     &kNumThreads,
+    &kTuning,
 };
 }
 

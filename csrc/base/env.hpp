@@ -24,6 +24,7 @@ inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR",
 inline constexpr EnvVar kXdgCacheHome{"XDG_CACHE_HOME", "parent of the default cache folder"};
 inline constexpr EnvVar kHome{"HOME", "its .cache/deep_gemm_jit is the last choice for the cache"};
 inline constexpr EnvVar kJit{"DGJ_JIT", "'forbid': a compile raises instead of running"};
+inline constexpr EnvVar kTuning{"DGJ_TUNING", "JSON table of measured plans, made by deep_gemm_jit.tune"};
 inline constexpr EnvVar kSaveSource{"DGJ_SAVE_SOURCE",
                                     "folder where the source of every compiled kernel is written"};
 inline constexpr EnvVar kCudaHome{"CUDA_HOME", "a CUDA toolkit where NVRTC is looked for"};

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
     bind_log(m);
     bind_plan(m);
     bind_compile(m);
+    bind_warmup(m);
     bind_cache(m);
     bind_settings(m);
     bind_torch(m);

@@ -40,6 +40,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kernel = std::shared_ptr<const CachedKernel>;
 
+// How long a compile ahead of need waits for another process that is at the same kernel: there is other work.
+constexpr std::chrono::milliseconds kAheadWait{50};
+
 struct Disk {
     Disk(Fs& fs, const Roots& roots, std::uint64_t max_size)
         : store(fs, roots), publisher(fs, roots.primary, max_size) {}
@@ -59,6 +62,7 @@ struct State {
     std::optional<CacheSeams> seams;
     std::shared_ptr<Disk> disk;
     std::atomic<unsigned long> compiles{0};
+    std::atomic<int> zero_jit_scopes{0};
 };
 
 State& state() {
@@ -113,10 +117,12 @@ std::shared_ptr<Disk> disk() {
     return s.disk;
 }
 
-bool compile_forbidden() {
+// Who forbids to compile; "" when nobody does.
+std::string who_forbids() {
+    if (state().zero_jit_scopes > 0) return "a zero_jit scope is active";
     const std::string value = env::get(env::kJit).value_or("");
-    if (value == "forbid") return true;
-    if (value.empty() || value == "allow") return false;
+    if (value == "forbid") return "DGJ_JIT=forbid";
+    if (value.empty() || value == "allow") return "";
     fail(ErrorKind::kValue, "DGJ_JIT is '{}'; allowed are 'allow' (the default) and 'forbid'", value);
 }
 
@@ -124,13 +130,18 @@ struct Request {
     const KernelSource& source;
     const std::string& plan_line;
     CacheKey key{};
+    bool ahead = false;  // of need: nobody waits for it
     std::string fingerprint;
     std::exception_ptr no_compiler;  // why there is no NVRTC; the disk may still have the kernel
 };
 
 Request make_request(const KernelSource& source, const std::string& plan_line) {
-    Request request{
-        .source = source, .plan_line = plan_line, .key = {}, .fingerprint = "", .no_compiler = nullptr};
+    Request request{.source = source,
+                    .plan_line = plan_line,
+                    .key = {},
+                    .ahead = false,
+                    .fingerprint = "",
+                    .no_compiler = nullptr};
     const CacheSeams& with = seams();
     try {
         request.fingerprint = with.fingerprint();
@@ -235,8 +246,10 @@ Kernel compile_and_publish(const Request& request, Disk& on) {
     const bool writes = !root.empty() && unpublished.empty();
     std::optional<KeyLock> lock;
     if (writes) {
-        lock.emplace(*seams().fs, version_folder(root), request.key, seams().lock_wait);
+        lock.emplace(*seams().fs, version_folder(root), request.key,
+                     request.ahead ? kAheadWait : seams().lock_wait);
         if (lock->outcome() == KeyLock::Outcome::kTimedOut) {
+            if (request.ahead) return nullptr;
             log(LogLevel::kInfo,
                 fmt::format("another process holds the lock of {} for too long; compiling it here as well",
                             request.plan_line));
@@ -256,23 +269,25 @@ Kernel compile_and_publish(const Request& request, Disk& on) {
                               "folder with space. Further ones are not reported",
                               unpublished));
     }
-    log(LogLevel::kWarning, fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line,
-                                        request.source.arch, kernel->milliseconds));
+    log(request.ahead ? LogLevel::kInfo : LogLevel::kWarning,
+        fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line, request.source.arch,
+                    kernel->milliseconds));
     return kernel;
 }
 
 Kernel look_up(const Request& request, bool may_compile) {
     const std::shared_ptr<Disk> on = disk();
-    const bool forbidden = compile_forbidden();
+    const std::string forbidden = who_forbids();
     if (!was_rejected(request.key)) {
-        if (Kernel kernel = look_on_disk(request, on->store, forbidden)) return kernel;
+        if (Kernel kernel = look_on_disk(request, on->store, !forbidden.empty())) return kernel;
     }
     if (!may_compile) return nullptr;
-    if (forbidden) {
+    if (!forbidden.empty()) {
         fail(ErrorKind::kJitForbidden,
-             "DGJ_JIT=forbid, and the cache has no kernel for {} ({}, key {}). Compile it beforehand with "
-             "`python -m deep_gemm_jit warmup`, or unset DGJ_JIT",
-             request.plan_line, request.source.arch, to_hex(request.key));
+             "nothing may be compiled now ({}), and the cache has no kernel for {} ({}, key {}). Compile it "
+             "beforehand with `python -m deep_gemm_jit warmup --device {}{}`",
+             forbidden, request.plan_line, request.source.arch, to_hex(request.key), request.source.arch,
+             request.source.warmup);
     }
     if (request.no_compiler) std::rethrow_exception(request.no_compiler);
     return compile_and_publish(request, *on);
@@ -314,6 +329,15 @@ Kernel get_or_compile(const KernelSource& source, const std::string& plan_line) 
     const Request request = make_request(source, plan_line);
     return state().memory.get(request.key, [&] { return look_up(request, true); });
 }
+
+Kernel compile_ahead(const KernelSource& source, const std::string& plan_line) {
+    Request request = make_request(source, plan_line);
+    request.ahead = true;
+    return state().memory.get(request.key, [&] { return look_up(request, true); });
+}
+
+void begin_zero_jit() { ++state().zero_jit_scopes; }
+void end_zero_jit() { --state().zero_jit_scopes; }
 
 Kernel find_cached(const KernelSource& source) {
     const Request request = make_request(source, "");

@@ -24,21 +24,25 @@ Kernel KernelMemory::get(const CacheKey& key, const std::function<Kernel()>& loo
     std::shared_ptr<Flight> flight;
     {
         std::unique_lock lock(mutex_);
-        if (const auto known = kernels_.find(key); known != kernels_.end()) return known->second;
-        const auto [at, first] = flights_.try_emplace(key);
-        if (!first) {
-            flight = at->second;
-            flight->landed.wait(lock, [&] { return flight->done; });
-            if (flight->error) std::rethrow_exception(flight->error);
-            return flight->kernel;
+        while (flight == nullptr) {
+            if (const auto known = kernels_.find(key); known != kernels_.end()) return known->second;
+            const auto [at, first] = flights_.try_emplace(key);
+            if (first) {
+                flight = at->second = std::make_shared<Flight>();
+                break;
+            }
+            const std::shared_ptr<Flight> other = at->second;
+            other->landed.wait(lock, [&] { return other->done; });
+            if (other->error) std::rethrow_exception(other->error);
+            if (other->kernel) return other->kernel;
+            // It found nothing and did not want to wait. This thread looks for itself.
         }
-        flight = at->second = std::make_shared<Flight>();
     }
     Kernel kernel, stored;
     std::exception_ptr error;
     try {
         kernel = look_up();
-        stored = as_found_in_memory(kernel);
+        if (kernel) stored = as_found_in_memory(kernel);
     } catch (...) {
         error = std::current_exception();
     }

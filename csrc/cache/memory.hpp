@@ -20,7 +20,8 @@ public:
     Kernel find(const CacheKey& key);
 
     // The kernel, or what `look_up` returns or throws. For one key it runs in one thread at a time; threads
-    // that ask meanwhile get its result or its exception. No mutex is held while it runs.
+    // that ask meanwhile get its result or its exception, and look for themselves where it returned nullptr.
+    // No mutex is held while it runs.
     Kernel get(const CacheKey& key, const std::function<Kernel()>& look_up);
 
     void put(const CacheKey& key, const Kernel& kernel);

@@ -1,4 +1,5 @@
-"""Fixtures of the cache's tests: the C++ cache in small processes of its own, with a compiler that counts."""
+"""The benchmarks of this checkout, and fixtures of the cache: its C++ code in small processes, with a
+compiler that counts."""
 
 import pytest
 from checkout import load_benchmarks
