@@ -37,11 +37,15 @@ from deep_gemm_jit.kernels import (
 )
 from deep_gemm_jit.settings import (
     get_batch_invariant,
+    get_compile_mode,
+    get_deterministic_algorithms,
     get_num_sms,
     get_pdl,
     set_batch_invariant,
+    set_compile_mode,
     set_num_sms,
     set_pdl,
+    use_deterministic_algorithms,
 )
 
 # Modules that need torch, or that only some callers need: imported when a name of theirs is first asked for.
@@ -53,14 +57,16 @@ _LAZY = {
     "get_mn_major_tma_aligned_packed_ue8m0_tensor": "layouts",
     "get_mn_major_tma_aligned_tensor": "layouts",
     "get_tma_aligned_size": "layouts",
+    "install_as_deep_gemm": "dropin",
     "pack_ue8m0_to_int": "quant",
     "per_block_cast_to_fp8": "quant",
     "per_channel_cast_to_fp8": "quant",
     "per_token_cast_to_fp8": "quant",
     "transform_sf_into_required_layout": "layouts",
+    "uninstall_as_deep_gemm": "dropin",
     "unpack_ue8m0_from_int": "quant",
 }
-_LAZY_MODULES = ("layouts", "ops", "quant", "testing", "utils")
+_LAZY_MODULES = ("dropin", "layouts", "ops", "quant", "testing", "utils")
 
 __all__ = [
     "Candidate",
@@ -82,11 +88,14 @@ __all__ = [
     "emit",
     "fp8_gemm_nt",
     "get_batch_invariant",
+    "get_compile_mode",
+    "get_deterministic_algorithms",
     "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
     "get_num_sms",
     "get_pdl",
     "get_tma_aligned_size",
+    "install_as_deep_gemm",
     "load",
     "pack_ue8m0_to_int",
     "per_block_cast_to_fp8",
@@ -94,10 +103,13 @@ __all__ = [
     "per_token_cast_to_fp8",
     "plan",
     "set_batch_invariant",
+    "set_compile_mode",
     "set_num_sms",
     "set_pdl",
     "transform_sf_into_required_layout",
+    "uninstall_as_deep_gemm",
     "unpack_ue8m0_from_int",
+    "use_deterministic_algorithms",
     "warmup",
 ]
 

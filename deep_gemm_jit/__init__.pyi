@@ -7,6 +7,8 @@ from deep_gemm_jit._core import GemmProblem as GemmProblem
 from deep_gemm_jit._core import JitForbiddenError as JitForbiddenError
 from deep_gemm_jit._core import KernelPlan as KernelPlan
 from deep_gemm_jit._core import KernelSource as KernelSource
+from deep_gemm_jit.dropin import install_as_deep_gemm as install_as_deep_gemm
+from deep_gemm_jit.dropin import uninstall_as_deep_gemm as uninstall_as_deep_gemm
 from deep_gemm_jit.kernels import Candidate as Candidate
 from deep_gemm_jit.kernels import CompiledKernel as CompiledKernel
 from deep_gemm_jit.kernels import CompileReport as CompileReport
@@ -33,11 +35,15 @@ from deep_gemm_jit.quant import per_channel_cast_to_fp8 as per_channel_cast_to_f
 from deep_gemm_jit.quant import per_token_cast_to_fp8 as per_token_cast_to_fp8
 from deep_gemm_jit.quant import unpack_ue8m0_from_int as unpack_ue8m0_from_int
 from deep_gemm_jit.settings import get_batch_invariant as get_batch_invariant
+from deep_gemm_jit.settings import get_compile_mode as get_compile_mode
+from deep_gemm_jit.settings import get_deterministic_algorithms as get_deterministic_algorithms
 from deep_gemm_jit.settings import get_num_sms as get_num_sms
 from deep_gemm_jit.settings import get_pdl as get_pdl
 from deep_gemm_jit.settings import set_batch_invariant as set_batch_invariant
+from deep_gemm_jit.settings import set_compile_mode as set_compile_mode
 from deep_gemm_jit.settings import set_num_sms as set_num_sms
 from deep_gemm_jit.settings import set_pdl as set_pdl
+from deep_gemm_jit.settings import use_deterministic_algorithms as use_deterministic_algorithms
 
 __version__: str
 __all__: list[str]

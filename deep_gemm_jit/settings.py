@@ -6,11 +6,15 @@ from deep_gemm_jit import _core
 
 __all__ = [
     "get_batch_invariant",
+    "get_compile_mode",
+    "get_deterministic_algorithms",
     "get_num_sms",
     "get_pdl",
     "set_batch_invariant",
+    "set_compile_mode",
     "set_num_sms",
     "set_pdl",
+    "use_deterministic_algorithms",
 ]
 
 
@@ -44,6 +48,21 @@ def get_pdl() -> bool:
     return _core.get_pdl()
 
 
+def set_compile_mode(mode: int) -> None:
+    """Say what a GEMM on a CUDA device does: 0 runs it; 1 compiles and loads its kernel without a launch.
+
+    In mode 1 outputs stay as they were, and a call whose kernel is loaded already returns in about 1 us, so a
+    server can walk over all its row counts. Operations on CPU tensors and casts run in both modes.
+    Raises ValueError for another mode.
+    """
+    _core.set_compile_mode(mode)
+
+
+def get_compile_mode() -> int:
+    """Return the mode that set_compile_mode set; 0 until then."""
+    return _core.get_compile_mode()
+
+
 def set_batch_invariant(enabled: bool) -> None:
     """Turn the mode on or off in which the bits of a row of D depend on its own row of A, and B, alone.
 
@@ -58,3 +77,17 @@ def get_batch_invariant() -> bool:
     Until it is set, DGJ_BATCH_INVARIANT or else VLLM_BATCH_INVARIANT decides, read once.
     """
     return _core.get_batch_invariant()
+
+
+def use_deterministic_algorithms(enabled: bool) -> None:
+    """DeepGEMM's name of set_batch_invariant.
+
+    Every kernel here is deterministic; what callers want of this switch is that the bits of a row depend on
+    nothing but its own inputs, which is the batch-invariant mode.
+    """
+    set_batch_invariant(enabled)
+
+
+def get_deterministic_algorithms() -> bool:
+    """Return what get_batch_invariant returns: DeepGEMM's name of it."""
+    return get_batch_invariant()

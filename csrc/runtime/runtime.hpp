@@ -16,6 +16,8 @@ void set_num_sms(int n);  // 0: all of the device; a device with fewer uses all 
 int get_num_sms(int device);
 void set_pdl(bool on);
 bool get_pdl();
+void set_compile_mode(int mode);  // 1: GEMMs on a GPU compile and load what they need and do not launch
+int get_compile_mode();
 void set_batch_invariant(bool on);
 bool get_batch_invariant();  // first use reads DGJ_BATCH_INVARIANT and VLLM_BATCH_INVARIANT
 
