@@ -22,6 +22,9 @@ from deep_gemm_jit._core import (
     KernelSource,
     __version__,
     fp8_gemm_nt,
+    m_grouped_fp8_gemm_nt_contiguous,
+    m_grouped_fp8_gemm_nt_masked,
+    m_grouped_fp8_gemm_nt_offsets,
 )
 from deep_gemm_jit.kernels import (
     Candidate,
@@ -39,14 +42,19 @@ from deep_gemm_jit.settings import (
     get_batch_invariant,
     get_compile_mode,
     get_deterministic_algorithms,
+    get_mk_alignment_for_contiguous_layout,
     get_num_sms,
     get_pdl,
+    get_theoretical_mk_alignment_for_contiguous_layout,
     set_batch_invariant,
     set_compile_mode,
+    set_mk_alignment_for_contiguous_layout,
     set_num_sms,
     set_pdl,
     use_deterministic_algorithms,
 )
+
+fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked  # SGLang's spelling
 
 # Modules that need torch, or that only some callers need: imported when a name of theirs is first asked for.
 _LAZY = {
@@ -87,16 +95,22 @@ __all__ = [
     "compile",
     "emit",
     "fp8_gemm_nt",
+    "fp8_m_grouped_gemm_nt_masked",
     "get_batch_invariant",
     "get_compile_mode",
     "get_deterministic_algorithms",
+    "get_mk_alignment_for_contiguous_layout",
     "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
     "get_num_sms",
     "get_pdl",
+    "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
     "install_as_deep_gemm",
     "load",
+    "m_grouped_fp8_gemm_nt_contiguous",
+    "m_grouped_fp8_gemm_nt_masked",
+    "m_grouped_fp8_gemm_nt_offsets",
     "pack_ue8m0_to_int",
     "per_block_cast_to_fp8",
     "per_channel_cast_to_fp8",
@@ -104,6 +118,7 @@ __all__ = [
     "plan",
     "set_batch_invariant",
     "set_compile_mode",
+    "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
     "set_pdl",
     "transform_sf_into_required_layout",

@@ -1,7 +1,7 @@
 """The operations as torch operators (namespace deep_gemm_jit), and what the fast path has to know of torch.
 
-register() runs once: at import of deep_gemm_jit where torch is there already, else at the first call. The
-public fp8_gemm_nt runs its operation directly where torch's dispatcher has nothing to do, and calls the
+register() runs once: at import of deep_gemm_jit where torch is there already, else at the first call. A
+public function runs its operation directly where torch's dispatcher has nothing to do, and calls the
 operator otherwise: under torch-dispatch and torch-function modes (fake tensors, functional tensors, tracing),
 functorch transforms, torch.compile and torch.export, a profiler, for tensor subclasses and for lazily negated
 views. Both ways end in the same C++ function, so they give the same bits.
@@ -17,16 +17,11 @@ from importlib.util import find_spec
 
 import torch
 
-from deep_gemm_jit import _core
+from deep_gemm_jit import _core, grouped
 
 __all__ = ["register"]
 
 _NAMESPACE = "deep_gemm_jit"
-_SCHEMA = (
-    "fp8_gemm_nt(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(a!) d, Tensor? c=None, "
-    "Tensor? bias=None, float alpha=1.0) -> ()"
-)
-
 _lock = threading.RLock()
 _library = None  # must live as long as its operators
 
@@ -38,15 +33,21 @@ def register() -> None:
         if _library is not None:
             return
         library = torch.library.Library(_NAMESPACE, "FRAGMENT")
-        library.define(_SCHEMA)
-        for key in ("CPU", "CUDA"):
-            library.impl("fp8_gemm_nt", _core.run_fp8_gemm_nt, key)
-        torch.library.register_fake(f"{_NAMESPACE}::fp8_gemm_nt", _fake_fp8_gemm_nt, lib=library)
+        for schema, fake, _ in _OPERATORS:
+            name = _name_of(schema)
+            library.define(schema)
+            for key in ("CPU", "CUDA"):
+                library.impl(name, getattr(_core, f"run_{name}"), key)
+            torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=library)
         _core.attach_torch(_torch_parts())
         _library = library
         import deep_gemm_jit.quant  # noqa: F401  registers the casts
 
-        _when_dynamo_is_imported(_register_polyfill)
+        _when_dynamo_is_imported(_register_polyfills)
+
+
+def _name_of(schema: str) -> str:
+    return schema.partition("(")[0]
 
 
 # ---- what the operator does without data ---------------------------------------------------------
@@ -123,7 +124,10 @@ def _torch_parts() -> dict:
         "exchange_capsule": find("Tensor.__dlpack_c_exchange_api__"),
         "describe": describe,
         "stream_of": stream_of,
-        "fp8_gemm_nt": torch.ops.deep_gemm_jit.fp8_gemm_nt.default,
+        **{
+            name: getattr(torch.ops.deep_gemm_jit, name).default
+            for name in (_name_of(schema) for schema, _, _ in _OPERATORS)
+        },
     }
 
 
@@ -151,8 +155,21 @@ def _traced_fp8_gemm_nt(
     )
 
 
-def _register_polyfill() -> None:
-    torch.compiler.substitute_in_graph(_core.fp8_gemm_nt)(_traced_fp8_gemm_nt)
+# (schema, fake implementation, what torch.compile inlines); see grouped.OPERATORS.
+_OPERATORS = (
+    (
+        "fp8_gemm_nt(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(a!) d, Tensor? c=None, "
+        "Tensor? bias=None, float alpha=1.0) -> ()",
+        _fake_fp8_gemm_nt,
+        _traced_fp8_gemm_nt,
+    ),
+    *grouped.OPERATORS,
+)
+
+
+def _register_polyfills() -> None:
+    for schema, _, traced in _OPERATORS:
+        torch.compiler.substitute_in_graph(getattr(_core, _name_of(schema)))(traced)
 
 
 class _DynamoWatcher(MetaPathFinder):

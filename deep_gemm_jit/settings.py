@@ -8,10 +8,13 @@ __all__ = [
     "get_batch_invariant",
     "get_compile_mode",
     "get_deterministic_algorithms",
+    "get_mk_alignment_for_contiguous_layout",
     "get_num_sms",
     "get_pdl",
+    "get_theoretical_mk_alignment_for_contiguous_layout",
     "set_batch_invariant",
     "set_compile_mode",
+    "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
     "set_pdl",
     "use_deterministic_algorithms",
@@ -91,3 +94,31 @@ def use_deterministic_algorithms(enabled: bool) -> None:
 def get_deterministic_algorithms() -> bool:
     """Return what get_batch_invariant returns: DeepGEMM's name of it."""
     return get_batch_invariant()
+def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
+    """Say that groups start at multiples of this many rows in the contiguous layouts, 1..128.
+
+    It is read at the moment of a call and is the caller's promise: ids change at multiples of it only, and in
+    the psum layout each group starts at the end of the one before, rounded up to it. A plain store of a
+    process-wide value. Raises ValueError outside 1..128.
+    """
+    _core.set_mk_alignment(alignment)
+
+
+def get_mk_alignment_for_contiguous_layout() -> int:
+    """Return the alignment of groups in the contiguous layouts, in rows; 128 until it is set."""
+    return _core.get_mk_alignment()
+
+
+def get_theoretical_mk_alignment_for_contiguous_layout(
+    expected_m: int | None = None, num_groups: int | None = None
+) -> int:
+    """Return the alignment to lay out rows with: what costs little padding and is enough for the kernels.
+
+    expected_m: rows of a usual group. num_groups: how many groups share the rows, which makes expected_m the
+    rows of all of them; then, or without any argument, the answer is 128, which is what callers of that form
+    build their other kernels for. With expected_m alone it is the largest of 8, 16, 32, 64 and 128 that is at
+    most an eighth of it, but at least 8: half of it is the padding of a group, a sixteenth of its rows.
+    """
+    if expected_m is None or num_groups is not None:
+        return 128
+    return min(128, max(8, 1 << (max(expected_m, 1).bit_length() - 1) >> 3))

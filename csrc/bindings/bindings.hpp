@@ -14,7 +14,10 @@ void bind_log(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_compile(py::module_& m);
 void bind_settings(py::module_& m);
-void bind_ops(py::module_& m);
+void bind_torch(py::module_& m);
+void bind_gemm_ops(py::module_& m);
+void bind_grouped_ops(py::module_& m);
+void bind_cast_ops(py::module_& m);
 
 // Sets the Python exception that stands for `error`; for code that talks to the raw C API.
 void set_python_error(const Error& error) noexcept;

@@ -10,5 +10,8 @@ PYBIND11_MODULE(_core, m) {
     bind_plan(m);
     bind_compile(m);
     bind_settings(m);
-    bind_ops(m);
+    bind_torch(m);
+    bind_gemm_ops(m);
+    bind_grouped_ops(m);
+    bind_cast_ops(m);
 }

@@ -24,7 +24,10 @@ struct TorchParts {
     PyObject* exchange_capsule = nullptr;   // torch.Tensor.__dlpack_c_exchange_api__
     PyObject* describe = nullptr;           // (tensor) -> ints, where there is no exchange table
     PyObject* stream_of = nullptr;          // (device index) -> int, the same
-    PyObject* fp8_gemm_nt = nullptr;        // the torch op
+    PyObject* fp8_gemm_nt = nullptr;        // the torch ops
+    PyObject* m_grouped_contiguous = nullptr;
+    PyObject* m_grouped_masked = nullptr;
+    PyObject* m_grouped_offsets = nullptr;
 };
 
 struct PartName {
@@ -32,7 +35,7 @@ struct PartName {
     PyObject* TorchParts::* member;
     bool optional;  // None: this torch lacks it, so every call goes to the dispatcher
 };
-constexpr std::array<PartName, 15> kParts = {{
+constexpr std::array<PartName, 18> kParts = {{
     {"tensor_type", &TorchParts::tensor_type, false},
     {"parameter_type", &TorchParts::parameter_type, false},
     {"disabled_dispatch", &TorchParts::disabled_dispatch, true},
@@ -48,6 +51,9 @@ constexpr std::array<PartName, 15> kParts = {{
     {"describe", &TorchParts::describe, false},
     {"stream_of", &TorchParts::stream_of, false},
     {"fp8_gemm_nt", &TorchParts::fp8_gemm_nt, false},
+    {"m_grouped_fp8_gemm_nt_contiguous", &TorchParts::m_grouped_contiguous, false},
+    {"m_grouped_fp8_gemm_nt_masked", &TorchParts::m_grouped_masked, false},
+    {"m_grouped_fp8_gemm_nt_offsets", &TorchParts::m_grouped_offsets, false},
 }};
 
 TorchParts g_torch;
@@ -335,6 +341,13 @@ bool current_stream(const Device& device, void** stream) {
     return PyErr_Occurred() == nullptr;
 }
 
-PyObject* fp8_gemm_nt_op() { return g_torch.fp8_gemm_nt; }
+PyObject* torch_op(TorchOp op) {
+    switch (op) {
+        case TorchOp::kMGroupedContiguous: return g_torch.m_grouped_contiguous;
+        case TorchOp::kMGroupedMasked: return g_torch.m_grouped_masked;
+        case TorchOp::kMGroupedOffsets: return g_torch.m_grouped_offsets;
+        default: return g_torch.fp8_gemm_nt;
+    }
+}
 
 }  // namespace dgj::bindings

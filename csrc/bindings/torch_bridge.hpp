@@ -51,6 +51,7 @@ ReadResult read_tensor(PyObject* tensor, TensorView& view);
 bool current_stream(const Device& device, void** stream);
 
 // torch.ops.deep_gemm_jit.<name>: what serves a call that needs the dispatcher.
-PyObject* fp8_gemm_nt_op();
+enum class TorchOp { kFp8GemmNt, kMGroupedContiguous, kMGroupedMasked, kMGroupedOffsets };
+PyObject* torch_op(TorchOp op);
 
 }  // namespace dgj::bindings

@@ -5,10 +5,12 @@
 #include <cstdint>
 
 #include "problem/fp8_gemm_call.hpp"
+#include "problem/m_grouped_call.hpp"
 
 namespace dgj::cpu {
 
 void fp8_gemm_nt(const Fp8GemmCall& call);
+void m_grouped_gemm(const MGroupedCall& call);
 
 // Quantisation. x: bf16 | fp16 | fp32 [rows, cols] with any row stride, last stride 1. q: e4m3 [rows, cols],
 // row stride ldq. scale of (row, block): sf[row * sf_stride_row + block * sf_stride_block], fp32, block =

@@ -16,6 +16,7 @@
 #include "cpu/clones.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/cpu_ops.hpp"
+#include "cpu/gemm_tile.hpp"
 #include "cpu/pool.hpp"
 
 #if defined(__clang__)
@@ -29,9 +30,6 @@ namespace {
 
 constexpr int kBlockK = 128;  // of the scale recipe
 constexpr int kRows = 6;      // register kernel: 6 x 16 sums fill 12 of 16 AVX2 registers
-constexpr int kCols = 16;     // a panel; divides 128, so that it has one scale
-constexpr int kMaxTileRows = 192;
-constexpr int kMaxTileCols = 128;  // 192 x 128 tile, decoded A and B blocks: 256 KiB, half of a usual L2
 
 // ---- decode -------------------------------------------------------------------------------------
 
@@ -171,23 +169,9 @@ void finish(DType d_dtype, const Finish& f) {
     }
 }
 
+}  // namespace
+
 // ---- tiles --------------------------------------------------------------------------------------
-
-struct Tiles {
-    std::int64_t rows, cols;  // of a tile
-    std::int64_t across, count;
-};
-
-// Columns of a tile are given up first when there are too few tiles: with few rows, decoding B is most of the
-// work and is not repeated by narrower tiles.
-Tiles cut(std::int64_t m, std::int64_t n, int threads) {
-    Tiles t{std::min<std::int64_t>(m, kMaxTileRows), kMaxTileCols, 0, 0};
-    for (;; t.cols /= 2) {
-        t.across = (n + t.cols - 1) / t.cols;
-        t.count = t.across * ((m + t.rows - 1) / t.rows);
-        if (t.count >= 4 * threads || t.cols == kCols) return t;
-    }
-}
 
 void compute_tile(const Fp8GemmCall& call, std::int64_t row0, std::int64_t col0, int rows, int cols) {
     const int panels = (cols + kCols - 1) / kCols, pitch = panels * kCols;
@@ -233,23 +217,22 @@ void compute_tile(const Fp8GemmCall& call, std::int64_t row0, std::int64_t col0,
     }
 }
 
-}  // namespace
-
 void fp8_gemm_nt(const Fp8GemmCall& call) {
     if (call.m == 0 || call.n == 0) return;
-    // Waking the other threads costs some microseconds: as much as this many products.
-    const bool small = call.m * call.n < (1 << 16) &&
-                       call.m * call.n * std::max<std::int64_t>(call.k, 1) < (1 << 17);
-    const Tiles tiles = cut(call.m, call.n, small ? 1 : num_threads());
+    const bool threaded = worth_threads(call.m, call.n, call.k);
+    const std::int64_t tile_rows = std::min<std::int64_t>(call.m, kMaxTileRows);
+    const std::int64_t down = (call.m + tile_rows - 1) / tile_rows;
+    const std::int64_t cols = tile_cols(down, call.n, threaded ? num_threads() : 1);
+    const std::int64_t across = (call.n + cols - 1) / cols;
     const auto run = [&](std::int64_t index) {
-        const std::int64_t row = index / tiles.across * tiles.rows, col = index % tiles.across * tiles.cols;
-        compute_tile(call, row, col, static_cast<int>(std::min(tiles.rows, call.m - row)),
-                     static_cast<int>(std::min(tiles.cols, call.n - col)));
+        const std::int64_t row = index / across * tile_rows, col = index % across * cols;
+        compute_tile(call, row, col, static_cast<int>(std::min(tile_rows, call.m - row)),
+                     static_cast<int>(std::min(cols, call.n - col)));
     };
-    if (small) {
-        for (std::int64_t i = 0; i < tiles.count; ++i) run(i);
+    if (threaded) {
+        parallel_for(down * across, run);
     } else {
-        parallel_for(tiles.count, run);
+        for (std::int64_t i = 0; i < down * across; ++i) run(i);
     }
 }
 

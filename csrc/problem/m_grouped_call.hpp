@@ -35,6 +35,7 @@ struct MGroupedArgs {   // as given
     std::int64_t alignment = 128;  // kIds, kEnds: 1..128
     bool zero_padding = false;     // kIds, kEnds: rows of no group are set to zero, else never written
     bool b_is_constant = false;    // the caller promises that no kernel still running writes b or its scales
+    std::int64_t expected_m = 0;   // rows of a usual group, a hint that may be wrong; 0: unknown
 };
 
 struct MGroupedCall {  // strides in elements; every size-1 dimension's stride replaced by a legal one
@@ -44,6 +45,7 @@ struct MGroupedCall {  // strides in elements; every size-1 dimension's stride r
     GroupForm form = GroupForm::kIds;
     std::int32_t alignment = 128;
     bool zero_padding = false, b_is_constant = false;
+    std::int64_t expected_m = 0;  // in 0..rows; 0: unknown
     const void* a = nullptr;
     const void* b = nullptr;
     const float* sfa = nullptr;
@@ -60,5 +62,10 @@ struct MGroupedCall {  // strides in elements; every size-1 dimension's stride r
 // Throws Error with the argument's name, value, what is allowed and the remedy. `function` is the public
 // name. Values of `groups` are looked at only where it is on the CPU.
 MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function);
+
+std::int64_t index_size(const MGroupedCall& call);  // elements of `groups`
+
+// The check of the values of `groups`, for a copy of them on the host.
+void check_index(const MGroupedCall& call, const std::int32_t* values, const char* function);
 
 }  // namespace dgj

@@ -13,6 +13,7 @@ namespace {
 std::atomic<int> g_num_sms{0};
 std::atomic<bool> g_pdl{false};
 std::atomic<int> g_compile_mode{0};
+std::atomic<int> g_mk_alignment{128};
 std::atomic<int> g_batch_invariant{-1};  // -1: the environment has not been asked yet
 
 bool batch_invariant_from_env() {
@@ -46,6 +47,13 @@ void set_compile_mode(int mode) {
 }
 
 int get_compile_mode() { return g_compile_mode.load(std::memory_order_relaxed); }
+void set_mk_alignment(int rows) {
+    if (rows < 1 || rows > 128)
+        fail(ErrorKind::kValue,
+             "set_mk_alignment_for_contiguous_layout: the alignment is {}; allowed: 1..128 rows", rows);
+    g_mk_alignment.store(rows, std::memory_order_relaxed);
+}
+int get_mk_alignment() { return g_mk_alignment.load(std::memory_order_relaxed); }
 
 void set_batch_invariant(bool on) { g_batch_invariant.store(on ? 1 : 0, std::memory_order_relaxed); }
 

@@ -1,0 +1,179 @@
+#include "bindings/op_support.hpp"
+
+#include <limits>
+
+namespace dgj::bindings {
+namespace {
+
+PyObject* too_many_dims(const char* function, const char* name, const TensorView& view) {
+    return PyErr_Format(PyExc_ValueError,
+                        "%s: %s has %d dimensions; at most %d are possible. Reshape it with .view()",
+                        function, name, view.ndim, TensorView::kMaxDims);
+}
+
+bool attach() {
+    PyObject* module = PyImport_ImportModule("deep_gemm_jit.ops");
+    PyObject* done = module == nullptr ? nullptr : PyObject_CallMethod(module, "register", nullptr);
+    const bool attached = done != nullptr && torch_attached();
+    if (done != nullptr && !attached)
+        PyErr_SetString(PyExc_RuntimeError, "deep_gemm_jit: torch could not be attached");
+    Py_XDECREF(done);
+    Py_XDECREF(module);
+    return attached;
+}
+
+bool check_recipe(const char* function, PyObject* recipe, const char* name, std::span<const long> supported,
+                  const char* text) {
+    if (PyTuple_Check(recipe) == 0 && PyList_Check(recipe) == 0) {
+        PyErr_Format(PyExc_TypeError, "%s: %s is a %s; it must be None or a tuple of integers, %s", function,
+                     name, Py_TYPE(recipe)->tp_name, text);
+        return false;
+    }
+    bool same = PySequence_Fast_GET_SIZE(recipe) == static_cast<Py_ssize_t>(supported.size());
+    for (std::size_t i = 0; same && i < supported.size(); ++i) {
+        const long value = PyLong_AsLong(PySequence_Fast_GET_ITEM(recipe, static_cast<Py_ssize_t>(i)));
+        if (value == -1 && PyErr_Occurred() != nullptr) return false;
+        same = value == supported[i];
+    }
+    if (!same)
+        PyErr_Format(PyExc_NotImplementedError,
+                     "%s: %s is %R; supported: None or %s (float32 scales, one per 1x128 of a "
+                     "and per 128x128 of b)",
+                     function, name, recipe, text);
+    return same;
+}
+
+constexpr long kRecipe[] = {1, 128, 128}, kRecipeA[] = {1, 128}, kRecipeB[] = {128, 128};
+
+void add_method(py::module_& m, PyMethodDef& method, const char* module_name) {
+    const py::str name(module_name);
+    PyObject* function = PyCFunction_NewEx(&method, nullptr, name.ptr());
+    if (function == nullptr) throw py::error_already_set();
+    m.add_object(method.ml_name, py::reinterpret_steal<py::object>(function));
+}
+
+PyMethodDef g_attach = {"attach_torch", &attach_torch, METH_O,
+                        "attach_torch(parts)\n--\n\nCalled once by deep_gemm_jit.ops."};
+
+}  // namespace
+
+Held::Held(std::span<const NamedTensor> tensors) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        objects_[i] = tensors[i].object;
+        Py_XINCREF(objects_[i]);
+    }
+}
+
+Held::~Held() {
+    for (PyObject* object : objects_) Py_XDECREF(object);
+}
+
+bool split_pair(const char* function, PyObject* pair, const char* name, PyObject** values,
+                PyObject** scales) {
+    const bool sequence = PyTuple_Check(pair) != 0 || PyList_Check(pair) != 0;
+    if (sequence && PySequence_Fast_GET_SIZE(pair) == 2) [[likely]] {
+        *values = PySequence_Fast_GET_ITEM(pair, 0);
+        *scales = PySequence_Fast_GET_ITEM(pair, 1);
+        return true;
+    }
+    if (sequence)
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %s has %zd items; it must be a tuple or list of two: (values, scales)", function,
+                     name, PySequence_Fast_GET_SIZE(pair));
+    else
+        PyErr_Format(PyExc_TypeError,
+                     "%s: %s is a %s; it must be a tuple or list of two: (values, scales), as "
+                     "per_token_cast_to_fp8 and per_block_cast_to_fp8 return",
+                     function, name, Py_TYPE(pair)->tp_name);
+    return false;
+}
+
+bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b) {
+    return (!given(recipe) || check_recipe(function, recipe, "recipe", kRecipe, "(1, 128, 128)")) &&
+           (!given(recipe_a) || check_recipe(function, recipe_a, "recipe_a", kRecipeA, "(1, 128)")) &&
+           (!given(recipe_b) || check_recipe(function, recipe_b, "recipe_b", kRecipeB, "(128, 128)"));
+}
+
+bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count) {
+    count = 0;
+    if (!given(value)) return true;
+    if (PyIndex_Check(value) == 0) {
+        PyErr_Format(PyExc_TypeError, "%s: %s is a %s; it must be None or an integer", function, name,
+                     Py_TYPE(value)->tp_name);
+        return false;
+    }
+    PyObject* integer = PyNumber_Index(value);
+    if (integer == nullptr) return false;
+    int overflow = 0;
+    const long long found = PyLong_AsLongLongAndOverflow(integer, &overflow);
+    Py_DECREF(integer);
+    count = overflow > 0 ? std::numeric_limits<std::int64_t>::max() : found;
+    return true;
+}
+
+bool read_flag(PyObject* value, bool& flag) {
+    if (value == nullptr) return true;
+    const int truth = PyObject_IsTrue(value);
+    flag = truth > 0;
+    return truth >= 0;
+}
+
+bool ensure_attached() { return torch_attached() || attach(); }
+
+Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors, PyObject* output) {
+    bool to_dispatcher = dispatcher_needed();
+    for (const NamedTensor& t : tensors) {
+        if (t.object == nullptr) continue;
+        const TensorKind kind = kind_of(t.object);
+        if (kind == TensorKind::kOther) [[unlikely]] {
+            PyErr_Format(PyExc_TypeError, "%s: %s is a %s; it must be a torch.Tensor", function, t.name,
+                         Py_TYPE(t.object)->tp_name);
+            return Hurdle::kError;
+        }
+        to_dispatcher = to_dispatcher || kind == TensorKind::kSubclass;
+        if (to_dispatcher) continue;
+        const ReadResult read = read_tensor(t.object, *t.view);
+        if (read == ReadResult::kTooMany) [[unlikely]] {
+            too_many_dims(function, t.name, *t.view);
+            return Hurdle::kError;
+        }
+        if (read == ReadResult::kFailed) PyErr_Clear();
+        // torch negates lazily what is the imaginary part of something, never e4m3 or an integer: those are
+        // not worth a call.
+        const bool may_be_negated = t.view->dtype != DType::kE4M3 && t.view->dtype != DType::kI32;
+        to_dispatcher = read != ReadResult::kOk ||
+                        (may_be_negated && is_lazy_negation(t.object, t.long_lived));
+    }
+    return to_dispatcher || wants_grad(output) ? Hurdle::kDispatcher : Hurdle::kNone;
+}
+
+bool read_for_op(const char* function, std::span<const NamedTensor> tensors) {
+    for (const NamedTensor& t : tensors) {
+        if (t.object == nullptr) continue;
+        const ReadResult read = read_tensor(t.object, *t.view);
+        if (read == ReadResult::kTooMany) too_many_dims(function, t.name, *t.view);
+        // Without data: validation names the tensor that has no memory.
+        if (read != ReadResult::kOk && read != ReadResult::kNoData) return false;
+    }
+    return true;
+}
+
+bool refuse_grad(PyObject* output, const char* function, const char* name) {
+    if (!wants_grad(output)) [[likely]]
+        return true;
+    PyErr_Format(PyExc_RuntimeError,
+                 "%s: %s requires grad, but the operation is forward only and writes it in place. Pass "
+                 "a tensor that does not require grad, or call under torch.no_grad()",
+                 function, name);
+    return false;
+}
+
+void add_public(py::module_& m, PyMethodDef& method) { add_method(m, method, "deep_gemm_jit"); }
+void add_internal(py::module_& m, PyMethodDef& method) { add_method(m, method, "deep_gemm_jit._core"); }
+
+void bind_torch(py::module_& m) {
+    add_internal(m, g_attach);
+    m.def("torch_attached", &torch_attached);
+}
+
+}  // namespace dgj::bindings

@@ -1,0 +1,74 @@
+// What the functions on the hot path share: arguments, tensors, the way through the dispatcher. They use the
+// raw C API: what pybind11 adds to a call would be half of what a launch may cost.
+//
+// Each operation has a public function, which runs at once where the dispatcher has nothing to do and calls
+// the torch op otherwise, and a function run_..., which stands behind the torch op, for CPU and CUDA.
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "bindings/bindings.hpp"
+#include "bindings/torch_bridge.hpp"
+#include "problem/types.hpp"
+
+namespace dgj::bindings {
+
+inline bool given(PyObject* value) { return value != nullptr && value != Py_None; }
+inline PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
+
+struct NamedTensor {
+    const char* name;
+    PyObject* object;  // nullptr: absent
+    TensorView* view;
+    bool long_lived = false;  // as weights are
+};
+
+// Keeps operands alive while another thread may run Python code (a list can lose its items meanwhile).
+class Held {
+public:
+    explicit Held(std::span<const NamedTensor> tensors);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+private:
+    std::array<PyObject*, 8> objects_{};
+};
+
+// ---- arguments; false: a Python error is set ----------------------------------------------------
+
+bool split_pair(const char* function, PyObject* pair, const char* name, PyObject** values, PyObject** scales);
+bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b);
+// None is 0; what exceeds 64 bits becomes the largest.
+bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count);
+bool read_flag(PyObject* value, bool& flag);  // by Python's truth; absent: stays
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+// Torch's parts are there after it: the first call imports deep_gemm_jit.ops, which registers the ops.
+bool ensure_attached();
+
+// What keeps a call from running at once.
+enum class Hurdle { kNone, kDispatcher, kError };
+Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors, PyObject* output);
+
+// Behind the torch op, where no hurdle is left.
+bool read_for_op(const char* function, std::span<const NamedTensor> tensors);
+bool refuse_grad(PyObject* output, const char* function, const char* name);
+
+// ---- method tables ------------------------------------------------------------------------------
+
+template <class Function>
+PyCFunction as_c_function(Function* function) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+// A method whose module is the package itself, or _core. The definition has to live as long as the process.
+void add_public(py::module_& m, PyMethodDef& method);
+void add_internal(py::module_& m, PyMethodDef& method);
+
+}  // namespace dgj::bindings
