@@ -38,6 +38,21 @@ def _rounded_binary_op(self, lhs, rhs, op):
     return interpreter.TensorHandle(_convert_float(wide.data, tl.float32, tl.bfloat16, None), tl.bfloat16)
 
 
-def install() -> None:
+class _Counter(int):
+    """A loop variable: compiled kernels may convert it, the interpreter has Python's integers there."""
+
+    def to(self, _dtype):
+        return self
+
+
+def counters(*bounds):
+    """What `range` is in kernels."""
+    return map(_Counter, range(*map(int, bounds)))
+
+
+def install(*modules) -> None:
+    """Correct the interpreter for all kernels, and `range` in the kernels of modules."""
+    for module in (interpreter, *modules):
+        module.range = counters
     interpreter._convert_float = _convert_float
     interpreter.InterpreterBuilder.binary_op = _rounded_binary_op

@@ -8,6 +8,14 @@ LIMIT = 1e-5  # calc_diff of one GEMM
 calls: dict[str, int] = {}
 
 
+def cast_blocks(w):
+    """Values and scales of [.., n, k] with a scale for each 128x128, as a checkpoint has them."""
+    parts = [dg.per_block_cast_to_fp8(part) for part in w.reshape(-1, *w.shape[-2:])]
+    q, sf = (torch.stack([pair[i].view(torch.uint8) for pair in parts]) for i in (0, 1))
+    scales = sf.view(torch.float32).view(*w.shape[:-2], *parts[0][1].shape)
+    return q.view(torch.float8_e4m3fn).view(w.shape), scales
+
+
 def restored(q, sf):
     """float64 values of FP8 rows with a scale for each 128 columns, or for each 128x128 block."""
     if q.dim() == 3:

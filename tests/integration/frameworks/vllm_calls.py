@@ -11,7 +11,7 @@ import interpreter
 import oracle
 import torch
 import vllm.utils.deep_gemm as wrappers
-from oracle import assert_close, restored
+from oracle import assert_close, cast_blocks, restored
 from report import checks, run_checks
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.kernels.linear.scaled_mm import deep_gemm as linear
@@ -38,14 +38,6 @@ type(current_platform).is_device_capability_family = lambda _self, capability, *
 
 EXPERTS, HIDDEN, INTERMEDIATE, TOPK = 4, 256, 128, 2
 TOKENS = 9
-
-
-def cast_blocks(w):
-    """Values and scales of [.., n, k] with a scale for each 128x128, as a checkpoint has them."""
-    parts = [dg.per_block_cast_to_fp8(part) for part in w.reshape(-1, *w.shape[-2:])]
-    q, sf = (torch.stack([pair[i].view(torch.uint8) for pair in parts]) for i in (0, 1))
-    scales = sf.view(torch.float32).view(*w.shape[:-2], *parts[0][1].shape)
-    return q.view(torch.float8_e4m3fn).view(w.shape), scales
 
 
 def silu_and_mul(x):
