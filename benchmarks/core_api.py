@@ -18,6 +18,12 @@ def problem(n: int, k: int, d_dtype=torch.bfloat16, batch_invariant: bool = Fals
     return _core.GemmProblem(n=n, k=k, d_dtype=d_dtype, batch_invariant=batch_invariant)
 
 
+def grouped_problem(n: int, k: int, groups: int, d_dtype=torch.bfloat16, batch_invariant: bool = False):
+    return _core.GemmProblem(
+        n=n, k=k, d_dtype=d_dtype, batch_invariant=batch_invariant, layout="m_grouped", groups=groups
+    )
+
+
 def profile_name() -> str:
     return _core.device_profile_name(torch.cuda.current_device())
 
@@ -60,6 +66,34 @@ def gemm(operands, d, **options) -> None:
     dg.fp8_gemm_nt((operands.a, operands.sfa), (operands.b, operands.sfb), d, **options)
 
 
+def grouped(case, d, **options) -> None:
+    """The operation of the case's form; the alignment is set as the case wants it."""
+    form = case.layout.form
+    if form == "masked":
+        expected = options.pop("expected_m", max(1, case.layout.live // case.layout.groups))
+        dg.m_grouped_fp8_gemm_nt_masked(case.lhs, case.rhs, d, case.index, expected, **options)
+    elif form == "offsets":
+        dg.m_grouped_fp8_gemm_nt_offsets(case.lhs, case.rhs, d, case.index, **options)
+    else:
+        with alignment(case.layout.alignment):
+            dg.m_grouped_fp8_gemm_nt_contiguous(
+                case.lhs, case.rhs, d, case.index, use_psum_layout=form == "psum", **options
+            )
+
+
+def grouped_op(case, d) -> None:
+    """The same through torch's dispatcher."""
+    ops, form = torch.ops.deep_gemm_jit, case.layout.form
+    arguments = (*case.lhs, *case.rhs, d, case.index)
+    if form == "masked":
+        ops.m_grouped_fp8_gemm_nt_masked(*arguments)
+    elif form == "offsets":
+        ops.m_grouped_fp8_gemm_nt_offsets(*arguments)
+    else:
+        with alignment(case.layout.alignment):
+            ops.m_grouped_fp8_gemm_nt_contiguous(*arguments, form == "psum")
+
+
 def launch_with_plan(plan, operands, d, *, c=None, bias=None, alpha: float = 1.0) -> None:
     """Runs this plan, whether or not the planner would choose it."""
     _core.launch_with_plan(plan, operands.a, operands.sfa, operands.b, operands.sfb, d, c, bias, alpha)
@@ -68,12 +102,20 @@ def launch_with_plan(plan, operands, d, *, c=None, bias=None, alpha: float = 1.0
 def bare_launch_us(operands, d, count: int) -> float:
     """Microseconds a driver launch of the kernel that this call runs: arguments prepared once, nothing else
     done."""
-    gemm(operands, d)
+    return bare_us(lambda: gemm(operands, d), count)
+
+
+def bare_us(call, count: int) -> float:
+    call()
     return _core.repeat_last_launch_ns(count) / 1e3
 
 
 def torch_op():
     return torch.ops.deep_gemm_jit.fp8_gemm_nt.default
+
+
+def set_num_sms(count: int) -> None:
+    _core.set_num_sms(count)
 
 
 @contextmanager
@@ -94,3 +136,13 @@ def pdl(on: bool = True):
         yield
     finally:
         _core.set_pdl(before)
+
+
+@contextmanager
+def alignment(rows: int):
+    before = _core.get_mk_alignment()
+    _core.set_mk_alignment(rows)
+    try:
+        yield
+    finally:
+        _core.set_mk_alignment(before)

@@ -27,7 +27,7 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     view = padded.view(m, blocks, BLOCK)
     scale = view.abs().amax(dim=2).clamp(1e-4) / FP8_MAX
     q = (view * (1.0 / scale).unsqueeze(2)).clamp(-FP8_MAX, FP8_MAX).to(FP8)
-    return q.view(m, -1)[:, :k].contiguous(), scale
+    return q.view(m, blocks * BLOCK)[:, :k].contiguous(), scale
 
 
 def quantise_blocks(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

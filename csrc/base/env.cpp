@@ -6,10 +6,10 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 14> kTable = {
-    &kNvrtc,      &kCacheDir,   &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
-    &kSaveSource, &kCudaHome,   &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
-    &kBackend,    &kNumThreads,
+constexpr std::array<const EnvVar*, 15> kTable = {
+    &kNvrtc,      &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
+    &kSaveSource, &kCudaHome, &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
+    &kBackend,    &kCheck,    &kNumThreads,
 };
 }
 

@@ -44,12 +44,19 @@ PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGro
         args.alignment = runtime::get_mk_alignment();
         const MGroupedCall call = validate_m_grouped(args, op.name);
         if (call.rows == 0 || call.n == 0) Py_RETURN_NONE;
-        if (call.device.type == Device::Type::kCuda)
+        if (call.device.type == Device::Type::kCuda) {
+            void* stream = nullptr;
+            if (!current_stream(call.device, &stream)) return nullptr;
+            const Held held(operands);
+            const py::gil_scoped_release release;
+            if (runtime::get_check()) runtime::check_index(call, stream, op.name);
             fail(ErrorKind::kNotImplemented, "{}: a[0] is on cuda:{}; supported: CPU tensors", op.name,
                  call.device.index);
-        const Held held(operands);
-        const py::gil_scoped_release release;
-        cpu::m_grouped_gemm(call);
+        } else {
+            const Held held(operands);
+            const py::gil_scoped_release release;
+            cpu::m_grouped_gemm(call);
+        }
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error_from_current_exception();

@@ -49,8 +49,8 @@ struct EnumName {
 constexpr std::array<EnumName<GroupLayout>, 2> kLayouts = {
     {{"dense", GroupLayout::kDense}, {"m_grouped", GroupLayout::kMGrouped}}};
 constexpr std::array<EnumName<ScaleRecipe>, 1> kRecipes = {{{"block128", ScaleRecipe::kBlock128}}};
-constexpr std::array<EnumName<Family>, 2> kFamilies = {
-    {{"gemm", Family::kGemm}, {"gemm_swap_ab", Family::kGemmSwapAB}}};
+constexpr std::array<EnumName<Family>, 3> kFamilies = {
+    {{"gemm", Family::kGemm}, {"gemm_swap_ab", Family::kGemmSwapAB}, {"gemm_grouped", Family::kGemmGrouped}}};
 
 template <class Table, class Enum>
 const char* name_in(const Table& table, Enum value) {

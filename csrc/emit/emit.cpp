@@ -92,28 +92,71 @@ std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     return c.text();
 }
 
+std::string grouped_text(const KernelPlan& plan, const KernelShape& shape) {
+    Constants c;
+    add_problem(plan, shape, c);
+    c.add("kTileRows", plan.tile_rows, "rows of A and D: up to three pieces of 64");
+    c.add("kTileCols", plan.tile_cols, "columns of D");
+    c.add("kRaster", plan.raster, "row tiles of a group walked together, for L2");
+    c.add("kScaleChunk", kScaleChunk, "K blocks of scales on one barrier");
+    c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");
+    c.add("kSmemD", shape.smem.staging, "D on its way out, 64 x 128 for each warpgroup");
+    c.add("kSmemScales", shape.smem.scales, "scales");
+    c.add("kSmemTable", shape.smem.table, "the groups");
+    c.add("kSmemBarriers", shape.smem.barriers, "full and empty barriers of each stage, and of the scales");
+    return c.text();
+}
+
+struct FamilyText {
+    const char* file;       // under sm90/
+    const char* arguments;  // type of the kernel's arguments
+    const char* third_map;
+    const char* call;
+    std::vector<std::uint32_t> wgmma;  // every N
+};
+
+FamilyText family_text(const KernelPlan& plan) {
+    switch (plan.family) {
+        case Family::kGemm: return {"fp8_gemm", "GemmArgs", "d", "fp8_gemm(a, b, d, args)", {plan.tile_cols}};
+        case Family::kGemmSwapAB:
+            return {"fp8_gemm_swap_ab", "GemmArgs", "d", "fp8_gemm_swap_ab(a, b, args)", {plan.tile_cols}};
+        default:
+            return {"fp8_gemm_grouped",
+                    "GroupedArgs",
+                    "few",
+                    "fp8_gemm_grouped(a, b, few, args)",
+                    {16, 32, plan.tile_cols}};
+    }
+}
+
 }  // namespace
 
 KernelSource emit(const KernelPlan& plan) {
     const KernelShape shape = kernel_shape(plan);
-    const bool gemm = plan.family == Family::kGemm;
-    const std::string instruction = wgmma_header_name(plan.tile_cols);
-    std::string text = fmt::format("// {}\n#include \"{}\"\n\nnamespace dgj {{\n", to_string(plan),
-                                   instruction);
-    text += gemm ? gemm_text(plan, shape) : swap_ab_text(plan, shape);
+    const FamilyText family = family_text(plan);
+    std::vector<NamedText> generated;
+    std::string text = fmt::format("// {}\n", to_string(plan));
+    for (std::uint32_t n : family.wgmma) {
+        generated.push_back({wgmma_header_name(n), wgmma_header(n)});
+        text += fmt::format("#include \"{}\"\n", generated.back().name);
+    }
+    text += "\nnamespace dgj {\n";
+    text += plan.family == Family::kGemm         ? gemm_text(plan, shape)
+            : plan.family == Family::kGemmSwapAB ? swap_ab_text(plan, shape)
+                                                 : grouped_text(plan, shape);
     text += fmt::format(
         "enum class Output : unsigned {{ kF32, kF16, kBF16 }};\n"
         "constexpr Output kOutput = Output::{};  // dtype of D\n}}\n\n",
         output_name(plan.problem.d_dtype));
-    text += fmt::format("#include \"sm90/{}.cuh\"\n\n", gemm ? "fp8_gemm" : "fp8_gemm_swap_ab");
+    text += fmt::format("#include \"sm90/{}.cuh\"\n\n", family.file);
     text += fmt::format(
         "DGJ_KERNEL({}) dgj_kernel(const DGJ_GRID_CONSTANT dgj::TensorMap a, const DGJ_GRID_CONSTANT "
         "dgj::TensorMap b,\n"
-        "    const DGJ_GRID_CONSTANT dgj::TensorMap d, const DGJ_GRID_CONSTANT dgj::GemmArgs args) {{\n    "
-        "{};\n}}\n",
-        shape.threads, gemm ? "dgj::fp8_gemm(a, b, d, args)" : "dgj::fp8_gemm_swap_ab(a, b, args)");
+        "    const DGJ_GRID_CONSTANT dgj::TensorMap {}, const DGJ_GRID_CONSTANT dgj::{} args) {{\n    "
+        "dgj::{};\n}}\n",
+        shape.threads, family.third_map, family.arguments, family.call);
     KernelSource source;
-    source.headers = header_closure(text, {{instruction, wgmma_header(plan.tile_cols)}});
+    source.headers = header_closure(text, generated);
     source.text = std::move(text);
     source.entry = "dgj_kernel";
     source.arch = "sm_90a";

@@ -28,9 +28,33 @@ double ceil_div(double a, double b) {
     return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
 }
 
+Cost predict_grouped(const KernelPlan& plan, const GemmProblem& problem, double m,
+                     const DeviceProfile& device) {
+    const double n = problem.n, k_blocks = ceil_div(problem.k, 128), col_tiles = ceil_div(n, 128);
+    const double live = std::min<double>(m, problem.groups), rows = ceil_div(m, live);
+    // Of one group: pieces of 64 rows, in tiles of up to four. A K block of a tile takes the tensor core's
+    // time, or that of bringing its operands into shared memory.
+    const double pieces = ceil_div(rows, 64), tiles = ceil_div(rows, 256);
+    const double compute = pieces * 64 * 128 / 32 / 0.73;
+    const double stream = 128 * (tiles * 128 + pieces * 64) / kStreamBytes;
+    const double clocks = k_blocks * std::max(compute, stream) + tiles * (480 + 256 * 128 * 2.6 / 64);
+    const double per_block = ceil_div(live * col_tiles * tiles, device.sms) / tiles;
+    const double block_us = per_block * clocks / kClocksPerUs;
+    const double bytes = live * n * problem.k + m * problem.k + m * n * size_of(plan.problem.d_dtype);
+    const double dram_us = bytes / (device.dram_tb_s * kDramShare * 1e6);
+    Cost cost;
+    cost.us = kLaunchUs + 1 + std::pow(std::pow(block_us, 4) + std::pow(dram_us, 4), 0.25);
+    cost.bound = dram_us > block_us ? "dram" : compute >= stream ? "tensor core" : "stream";
+    cost.per_block_tiles = per_block * tiles;
+    return cost;
+}
+
 }  // namespace
 
-Cost predict(const KernelPlan& plan, std::int64_t rows, const DeviceProfile& device) {
+Cost predict(const KernelPlan& plan, const GemmProblem& problem, std::int64_t rows,
+             const DeviceProfile& device) {
+    if (plan.family == Family::kGemmGrouped)
+        return predict_grouped(plan, problem, static_cast<double>(rows), device);
     const bool gemm = plan.family == Family::kGemm;
     const double m = static_cast<double>(rows), n = plan.problem.n, k_blocks = ceil_div(plan.problem.k, 128);
     const double tile_rows = plan.tile_rows, tile_cols = plan.tile_cols, tile = tile_rows * tile_cols;

@@ -14,6 +14,7 @@ struct Cost {
     double per_block_tiles = 0;  // tiles that the busiest block takes
 };
 
-Cost predict(const KernelPlan& plan, std::int64_t m, const DeviceProfile& device);
+// The plan is one of the problem's; m rows in all, taken to be spread evenly over the groups.
+Cost predict(const KernelPlan& plan, const GemmProblem& problem, std::int64_t m, const DeviceProfile& device);
 
 }  // namespace dgj

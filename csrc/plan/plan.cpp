@@ -88,18 +88,29 @@ void add_swap_ab_plans(const GemmProblem& problem, std::vector<KernelPlan>& out)
     }
 }
 
+KernelPlan grouped_plan(const GemmProblem& problem) {
+    KernelPlan plan{
+        .problem = kernel_problem(problem), .family = Family::kGemmGrouped, .warpgroups = 3, .waves = 1};
+    plan.tile_rows = 192;
+    plan.tile_cols = 128;
+    plan.stages = 4;
+    return plan;
+}
+
 std::vector<KernelPlan> every_plan(const GemmProblem& problem) {
     std::vector<KernelPlan> plans;
+    if (problem.layout == GroupLayout::kMGrouped) return {grouped_plan(problem)};
     add_gemm_plans(problem, plans);
     add_swap_ab_plans(problem, plans);
     return plans;
 }
 
-std::vector<std::pair<double, const KernelPlan*>> ranked(const std::vector<KernelPlan>& plans, std::int64_t m,
+std::vector<std::pair<double, const KernelPlan*>> ranked(const std::vector<KernelPlan>& plans,
+                                                         const GemmProblem& problem, std::int64_t m,
                                                          const DeviceProfile& device) {
     std::vector<std::pair<double, const KernelPlan*>> order;
     order.reserve(plans.size());
-    for (const KernelPlan& p : plans) order.emplace_back(predict(p, m, device).us, &p);
+    for (const KernelPlan& p : plans) order.emplace_back(predict(p, problem, m, device).us, &p);
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& x, const auto& y) { return x.first < y.first; });
     return order;
@@ -150,7 +161,7 @@ PlanTable make_table(const GemmProblem& problem, const DeviceProfile& device) {
     std::vector<double> best(table.steps.size(), 1e30);
     for (std::size_t p = 0; p < plans.size(); p++) {
         for (std::size_t s = 0; s < best.size(); s++) {
-            us[p].push_back(predict(plans[p], table.steps[s].first, device).us);
+            us[p].push_back(predict(plans[p], problem, table.steps[s].first, device).us);
             best[s] = std::min(best[s], us[p].back());
         }
     }
@@ -189,9 +200,17 @@ const KernelPlan& plan_at(const PlanTable& table, std::int64_t m) {
 
 }  // namespace
 
+GemmProblem kernel_problem(const GemmProblem& problem) {
+    GemmProblem seen = problem;
+    if (problem.layout == GroupLayout::kMGrouped) seen.groups = 1, seen.batch_invariant = false;
+    return seen;
+}
+
 std::string to_string(const KernelPlan& p) {
-    std::string text = fmt::format("{} | {} {}x{} K{} stages {}", to_string(p.problem),
-                                   p.family == Family::kGemm ? "gemm" : "gemm_swap_ab", p.tile_rows,
+    const char* family = p.family == Family::kGemm         ? "gemm"
+                         : p.family == Family::kGemmSwapAB ? "gemm_swap_ab"
+                                                           : "gemm_grouped";
+    std::string text = fmt::format("{} | {} {}x{} K{} stages {}", to_string(p.problem), family, p.tile_rows,
                                    p.tile_cols, 128 * p.stage_blocks, p.stages);
     text += fmt::format(" warpgroups {}x{}", p.warpgroups, p.waves);
     if (p.cluster_rows * p.cluster_cols > 1)
@@ -214,8 +233,8 @@ std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, co
     if (m < 1) fail(ErrorKind::kValue, "candidates: m is {}, but a plan needs at least one row", m);
     const std::vector<KernelPlan> plans = every_plan(problem);
     std::vector<Candidate> out;
-    for (const auto& [us, plan] : ranked(plans, step_of(m), device)) {
-        const Cost cost = predict(*plan, step_of(m), device);
+    for (const auto& [us, plan] : ranked(plans, problem, step_of(m), device)) {
+        const Cost cost = predict(*plan, problem, step_of(m), device);
         out.push_back({*plan, us,
                        fmt::format("{:.0f} tile(s) on the busiest block, bound by {}", cost.per_block_tiles,
                                    cost.bound)});

@@ -14,8 +14,9 @@
 namespace dgj {
 
 enum class Family : std::uint8_t {
-    kGemm,       // A (tokens) is the 64-row operand of WGMMA: many rows
-    kGemmSwapAB  // B (weights) is the 64-row operand, tokens are its N: few rows
+    kGemm,        // A (tokens) is the 64-row operand of WGMMA: many rows
+    kGemmSwapAB,  // B (weights) is the 64-row operand, tokens are its N: few rows
+    kGemmGrouped  // groups of rows of any size: either, tile by tile
 };
 
 struct KernelPlan {
@@ -46,6 +47,7 @@ inline constexpr std::uint32_t kScaleChunk = 4;  // kGemm: K blocks of scales th
 // Offsets into dynamic shared memory. "row" is the 64-row operand of WGMMA, "col" the other one.
 struct SmemLayout {
     std::uint32_t row_operand = 0, col_operand = 0, staging = 0, received = 0, scales = 0, barriers = 0;
+    std::uint32_t table = 0;        // kGemmGrouped: the groups
     std::uint32_t store_boxes = 0;  // kGemm: 8 KB boxes of D that a warpgroup stages at a time (0: no
                                     // staging)
     std::uint32_t bytes = 0;
@@ -61,6 +63,9 @@ struct KernelShape {
     // Boxes of the tensor maps, all with the 128-byte swizzle: A and B as bytes, inner extent 128; D in its
     // dtype, inner extent 128 bytes. d_box_rows == 0: the kernel stores D itself and takes an all-zero map.
     std::uint32_t a_box_rows = 0, b_box_rows = 0, d_box_rows = 0;
+    // kGemmGrouped: A and B are tensors of matrices, and A has a second map, with boxes of so many rows, in
+    // place of D's.
+    std::uint32_t few_box_rows = 0;
 };
 KernelShape kernel_shape(const KernelPlan& plan);
 
@@ -80,6 +85,10 @@ std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, co
 std::uint32_t max_clusters(std::uint32_t sms, std::uint32_t cluster);
 
 KernelPlan plan(const GemmProblem& problem, std::int64_t m, const DeviceProfile& device);
+
+// The problem as kernels see it. A kernel for groups takes their number at run time, and its rows' bits never
+// depend on other rows, so neither changes the kernel.
+GemmProblem kernel_problem(const GemmProblem& problem);
 
 // Every value that plan() takes for m in 1..max_rows (nullopt: any m), without duplicates, in order of first
 // use.

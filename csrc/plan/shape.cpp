@@ -17,7 +17,9 @@ std::uint32_t scale_width(std::uint32_t cols) {  // kScaleWidth in sm90/fp8_gemm
 
 SmemLayout gemm_layout(const KernelPlan& plan) {
     SmemLayout l;
-    const std::uint32_t scales = (plan.tile_rows + align(plan.tile_cols / scale_width(plan.tile_cols), 4)) *
+    // kScalePitch and kScaleBPitch in sm90/fp8_gemm.cuh
+    const std::uint32_t scales = (plan.tile_rows + 4 +
+                                  align(plan.tile_cols / scale_width(plan.tile_cols), 4)) *
                                  4;
     l.col_operand = plan.stages * plan.tile_rows * 128;
     l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
@@ -56,6 +58,17 @@ SmemLayout swap_ab_layout(const KernelPlan& plan) {
     return l;
 }
 
+SmemLayout grouped_layout(const KernelPlan& plan) {
+    SmemLayout l;
+    l.staging = plan.stages * (plan.tile_rows + plan.tile_cols) * 128;
+    l.scales = l.staging + (plan.problem.d_dtype == DType::kF32 ? 0 : plan.warpgroups * 16384);
+    const std::uint32_t scales = kScaleChunk * ((plan.tile_rows + 4) * 4 + 4);  // kScaleBytes, two of them
+    l.table = align(l.scales + 2 * scales, 16);
+    l.barriers = align(l.table + (4 * 512 + 8 + 8 + 3) * 4, 8);  // GroupTable in parts/groups.cuh
+    l.bytes = l.barriers + plan.stages * 16 + 32;
+    return l;
+}
+
 }  // namespace
 
 KernelShape kernel_shape(const KernelPlan& plan) {
@@ -63,13 +76,18 @@ KernelShape kernel_shape(const KernelPlan& plan) {
     s.threads = 128 * (plan.warpgroups + 1);
     const bool gemm = plan.family == Family::kGemm;
     s.cluster = plan.cluster_rows * plan.cluster_cols * plan.split_k;
-    s.smem = gemm ? gemm_layout(plan) : swap_ab_layout(plan);
+    const bool grouped = plan.family == Family::kGemmGrouped;
+    s.smem = grouped ? grouped_layout(plan) : gemm ? gemm_layout(plan) : swap_ab_layout(plan);
     s.smem_bytes = s.smem.bytes;
     // A block is launched with 65536 / threads registers each, in steps of 8; setmaxnreg moves them between
     // warpgroups.
     if (plan.warpgroups == 2) s.consumer_registers = 232, s.producer_registers = 40;
     if (plan.warpgroups == 3) s.consumer_registers = 160, s.producer_registers = 32;
-    if (gemm) {
+    if (grouped) {
+        s.a_box_rows = 64;
+        s.b_box_rows = plan.tile_cols;
+        s.few_box_rows = 16;
+    } else if (gemm) {
         s.a_box_rows = plan.tile_rows / plan.cluster_cols;
         s.b_box_rows = plan.tile_cols / plan.cluster_rows;
         s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
@@ -88,6 +106,8 @@ std::uint32_t max_clusters(std::uint32_t sms, std::uint32_t cluster) {
 }
 
 std::uint32_t grid_blocks(const KernelPlan& plan, std::int64_t m, std::uint32_t num_sms) {
+    if (plan.family == Family::kGemmGrouped)
+        return num_sms;  // how many tiles there are is known on the device
     const KernelShape shape = kernel_shape(plan);
     const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
     const std::int64_t n = plan.problem.n;

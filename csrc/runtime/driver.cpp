@@ -46,6 +46,8 @@ void resolve(Loaded& out, GetProcAddress get) {
         {"cuCtxGetCurrent", 4000, slot(a.ctx_get_current)},
         {"cuCtxSetCurrent", 4000, slot(a.ctx_set_current)},
         {"cuStreamIsCapturing", 10000, slot(a.stream_is_capturing)},
+        {"cuStreamSynchronize", 2000, slot(a.stream_synchronize)},
+        {"cuMemcpyDtoHAsync", 3020, slot(a.memcpy_dtoh_async)},
         {"cuThreadExchangeStreamCaptureMode", 10010, slot(a.exchange_capture_mode)},
         {"cuLibraryLoadData", 12000, slot(a.library_load_data)},
         {"cuLibraryUnload", 12000, slot(a.library_unload)},

@@ -24,6 +24,8 @@ struct DriverApi {
     CUresult (*ctx_get_current)(CUcontext* context);
     CUresult (*ctx_set_current)(CUcontext context);
     CUresult (*stream_is_capturing)(CUstream stream, CUstreamCaptureStatus* status);
+    CUresult (*stream_synchronize)(CUstream stream);
+    CUresult (*memcpy_dtoh_async)(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream);
     CUresult (*exchange_capture_mode)(CUstreamCaptureMode* mode);
     CUresult (*library_load_data)(CUlibrary* library, const void* code, CUjit_option* jit_options,
                                   void** jit_values, unsigned jit_count, CUlibraryOption* options,

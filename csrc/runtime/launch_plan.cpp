@@ -66,6 +66,13 @@ ProblemEntry& obtain_problem(const ProblemKey& key, const GemmProblem& problem, 
     return *r.problems.try_emplace(key, std::move(made)).first->second;
 }
 
+const MNode& obtain_node(const ProblemKey& key, const GemmProblem& problem, int device, std::int64_t m,
+                         StreamHandle stream) {
+    ProblemEntry* entry = find_problem(key);
+    if (entry == nullptr) entry = &obtain_problem(key, problem, device);
+    return entry->obtain(m, stream);
+}
+
 const MNode* ProblemEntry::find_all(std::int64_t m) {
     const std::shared_lock lock(mutex_);
     const auto it = all_.find(m);

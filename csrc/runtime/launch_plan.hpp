@@ -28,14 +28,17 @@ struct LaunchPlan {
 // A GemmProblem and a device in two words, so that comparing costs nothing.
 struct ProblemKey {
     std::uint64_t extents = 0;  // n | k << 32
-    std::uint64_t rest = 0;     // device | d_dtype << 16 | batch_invariant << 24 | 1 << 32 (never all zeros)
+    std::uint64_t rest = 0;  // device | d_dtype << 16 | batch_invariant << 24 | layout << 25 | 1 << 32 (never
+                             // 0)
     bool operator==(const ProblemKey&) const = default;
 
-    static ProblemKey make(int device, std::int64_t n, std::int64_t k, DType d_dtype, bool batch_invariant) {
+    static ProblemKey make(int device, std::int64_t n, std::int64_t k, DType d_dtype, bool batch_invariant,
+                           GroupLayout layout = GroupLayout::kDense) {
         return {static_cast<std::uint64_t>(n) | static_cast<std::uint64_t>(k) << 32,
                 static_cast<std::uint64_t>(static_cast<std::uint16_t>(device)) |
                     static_cast<std::uint64_t>(d_dtype) << 16 |
-                    static_cast<std::uint64_t>(batch_invariant) << 24 | std::uint64_t{1} << 32};
+                    static_cast<std::uint64_t>(batch_invariant) << 24 |
+                    static_cast<std::uint64_t>(layout) << 25 | std::uint64_t{1} << 32};
     }
     std::uint64_t hash() const {
         std::uint64_t h = (extents ^ (rest << 23)) * 0x9E3779B97F4A7C15ull;
@@ -82,6 +85,30 @@ private:
 // nullptr when the problem has not been seen.
 ProblemEntry* find_problem(const ProblemKey& key);
 ProblemEntry& obtain_problem(const ProblemKey& key, const GemmProblem& problem, int device);
+
+const MNode& obtain_node(const ProblemKey& key, const GemmProblem& problem, int device, std::int64_t m,
+                         StreamHandle stream);
+
+// A thread's memory of the problems it has seen: a model has a handful of weight shapes.
+class RecentProblems {
+public:
+    const MNode* find(const ProblemKey& key, std::int64_t m) {
+        Known& known = known_[key.hash() % known_.size()];
+        if (!(known.key == key)) [[unlikely]] {
+            ProblemEntry* entry = find_problem(key);
+            if (entry == nullptr) return nullptr;
+            known = {key, entry};
+        }
+        return known.entry->find(m);
+    }
+
+private:
+    struct Known {
+        ProblemKey key;
+        ProblemEntry* entry;
+    };
+    std::array<Known, 64> known_;
+};
 
 // Compiles and loads `plan` unless that is done. See load_kernel about `stream`.
 const LaunchPlan& obtain_plan(const KernelPlan& plan, int device, std::optional<StreamHandle> stream);

@@ -6,6 +6,7 @@
 #include "cpu/cpu_ops.hpp"
 #include "plan/plan.hpp"
 #include "problem/fp8_gemm_call.hpp"
+#include "problem/m_grouped_call.hpp"
 
 namespace dgj::runtime {
 
@@ -23,6 +24,11 @@ int get_mk_alignment();
 void set_batch_invariant(bool on);
 bool get_batch_invariant();  // first use reads DGJ_BATCH_INVARIANT and VLLM_BATCH_INVARIANT
 
+bool get_check();  // first use reads DGJ_CHECK
+// Copies `groups` to the host, which waits for the stream, and refuses values that are out of range. While
+// the stream is captured it does nothing: a graph's values are not there yet.
+void check_index(const MGroupedCall& call, StreamHandle stream, const char* function);
+
 int driver_version();  // 13000 for CUDA 13.0; 0 when there is no driver
 const DeviceProfile& device_profile(int device);
 
@@ -35,6 +41,10 @@ void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, Stre
 // fp8_gemm_nt. Never compiles, loads, logs or waits for a thread that does, so the GIL may be held. `call` is
 // one for a CUDA device.
 bool fp8_gemm_nt_if_warm(const Fp8GemmCall& call, StreamHandle stream);
+
+// The same two for M-grouped calls.
+void m_grouped_gemm(const MGroupedCall& call, StreamHandle stream);
+bool m_grouped_gemm_if_warm(const MGroupedCall& call, StreamHandle stream);
 
 void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream);
 

@@ -14,7 +14,19 @@ std::atomic<int> g_num_sms{0};
 std::atomic<bool> g_pdl{false};
 std::atomic<int> g_compile_mode{0};
 std::atomic<int> g_mk_alignment{128};
-std::atomic<int> g_batch_invariant{-1};  // -1: the environment has not been asked yet
+// -1: the environment has not been asked yet
+std::atomic<int> g_batch_invariant{-1};
+std::atomic<int> g_check{-1};
+
+// A setter that comes between wins: only the unasked state is replaced.
+bool ask_once(std::atomic<int>& setting, bool (*ask)()) {
+    const int known = setting.load(std::memory_order_relaxed);
+    if (known >= 0) [[likely]]
+        return known != 0;
+    int unasked = -1;
+    const int asked = ask() ? 1 : 0;
+    return setting.compare_exchange_strong(unasked, asked) ? asked != 0 : unasked != 0;
+}
 
 bool batch_invariant_from_env() {
     return env::flag(env::get(env::kBatchInvariant) ? env::kBatchInvariant : env::kVllmBatchInvariant);
@@ -57,14 +69,10 @@ int get_mk_alignment() { return g_mk_alignment.load(std::memory_order_relaxed); 
 
 void set_batch_invariant(bool on) { g_batch_invariant.store(on ? 1 : 0, std::memory_order_relaxed); }
 
-bool get_batch_invariant() {
-    const int known = g_batch_invariant.load(std::memory_order_relaxed);
-    if (known >= 0) [[likely]]
-        return known != 0;
-    // A set_batch_invariant that comes between wins: only the unasked state is replaced.
-    int unasked = -1;
-    const int asked = batch_invariant_from_env() ? 1 : 0;
-    return g_batch_invariant.compare_exchange_strong(unasked, asked) ? asked != 0 : unasked != 0;
+bool get_batch_invariant() { return ask_once(g_batch_invariant, batch_invariant_from_env); }
+
+bool get_check() {
+    return ask_once(g_check, [] { return env::flag(env::kCheck); });
 }
 
 }  // namespace dgj::runtime

@@ -1,4 +1,5 @@
-// Tensor maps of 2-D row-major tensors, encoded once and reused while address, shape and pitch stay.
+// Tensor maps of row-major matrices, or of several of them, encoded once and reused while address, shape and
+// pitch stay.
 #pragma once
 
 #include <cuda.h>
@@ -23,18 +24,31 @@ struct TensorMapKey {
     bool operator==(const TensorMapKey&) const = default;
 };
 
+// `matrices` matrices of bytes (FP8), `step_bytes` apart.
+struct MatricesMapKey {
+    std::uint64_t address = 0;
+    std::uint64_t rows = 0;
+    std::uint64_t pitch_bytes = 0;
+    std::uint64_t step_bytes = 0;
+    std::uint32_t matrices = 0;
+    std::uint32_t inner = 0;
+    std::uint32_t box_rows = 0;  // the box lies in one matrix
+    bool operator==(const MatricesMapKey&) const = default;
+};
+
 // FP8 as bytes, others as they are; 128-byte swizzle, 128-byte L2 promotion, zeros outside. `name` is the
 // tensor's name in an error. Throws Error(kRuntime).
 CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name);
+CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name);
 
 // A thread's recent maps of one operand: kSets sets of four, oldest out. All zeros is the empty cache, so
 // that memory from calloc is one and its pages stay untouched until used.
-template <std::size_t kSets>
+template <std::size_t kSets, class Key = TensorMapKey>
 class TensorMapCache {
     static_assert((kSets & (kSets - 1)) == 0, "the set is chosen by the low bits of a hash");
 
 public:
-    const CUtensorMap* find_or_encode(const TensorMapKey& key, const char* name) {
+    const CUtensorMap* find_or_encode(const Key& key, const char* name) {
         // Addresses are multiples of 16 and mostly of 512: multiply, and take high bits.
         const std::uint64_t hash = (key.address ^ (key.rows << 40) ^ key.inner) * 0x9E3779B97F4A7C15ull;
         Set& set = sets_[(hash >> 40) & (kSets - 1)];
@@ -51,7 +65,7 @@ public:
 private:
     static constexpr std::size_t kWays = 4;
     struct Set {
-        std::array<TensorMapKey, kWays> keys;
+        std::array<Key, kWays> keys;
         std::uint32_t next;
         std::array<CUtensorMap, kWays> maps;
     };

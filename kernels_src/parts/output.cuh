@@ -26,6 +26,12 @@ struct OutputType {
         if constexpr (kType == Output::kF32) return ptx::load_global((const float*)p + i);
         else return unpack(ptx::load_global_u16((const u16*)p + i));
     }
+    // Elements i and i + 1; i is even and the row aligned.
+    DGJ_DEVICE static Float2 load2(const void* p, i64 i) {
+        if constexpr (kType == Output::kF32) return ptx::load_global2((const float*)p + i);
+        const u32 pair = ptx::load_global_u32((const u16*)p + i);
+        return {unpack((u16)pair), unpack((u16)(pair >> 16))};
+    }
 };
 
 template <Output kType>

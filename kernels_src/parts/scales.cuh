@@ -1,11 +1,12 @@
-// Scales of A into shared memory, [K block][row], whatever their strides.
-//   MN-major, 16-byte aligned: one bulk copy for each K block. Rows past the end of the matrix keep what
-//                              was there: they meet rows of zeros in A, and their sums are never written.
-//   anything else:             four bytes a lane with cp.async; rows past the end get zero.
-// All lanes of one warp call, and then arrive with barrier_arrive_after_copies.
+// Scales of A into shared memory, some K blocks of a tile's rows at a time, whatever their strides.
+//   bulk    MN-major (stride_m == 1): one bulk copy for each K block, from the 16 bytes that hold its first row;
+//           [K block][skew + row], where the skew is 0 to 3 floats
+//   quads   K-major in whole 16 bytes: one 16-byte copy a row for four K blocks; [row][K block]
+//   words   any strides: 4 bytes a copy; [K block][row]
+// Rows past `rows_left` are nobody's: words and quads make them zero, bulk leaves what was there. They meet
+// rows of A whose results are not written.
 #pragma once
 
-#include "parts/gemm_args.cuh"
 #include "ptx/base.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -13,41 +14,68 @@
 
 namespace dgj {
 
-template <u32 kRows>
-struct ScaleLoader {
+struct ScaleStrides {  // element (m, kb) at sfa[m * m_stride + kb * k_stride]
     const float* sfa;
-    i64 stride_m, stride_k;
-    bool bulk;
+    i64 m, k;
+    DGJ_DEVICE bool bulk() const { return m == 1; }
+    DGJ_DEVICE bool quads() const { return k == 1 && m % 4 == 0 && (u64)sfa % 16 == 0; }
+    DGJ_DEVICE bool aligned() const { return m == 1 && k % 4 == 0 && (u64)sfa % 16 == 0; }  // bulk, no skew
+    DGJ_DEVICE u32 skew(u32 row, u32 kb) const { return ((u32)((u64)sfa / 4) + row + kb * (u32)k) & 3; }
+};
 
-    DGJ_DEVICE explicit ScaleLoader(const GemmArgs& args)
-        : sfa(args.sfa), stride_m(args.sfa_stride_m), stride_k(args.sfa_stride_k),
-          bulk(stride_m == 1 && stride_k % 4 == 0 && (u64)sfa % 16 == 0) {}
+// All lanes of one warp call, and then arrive with barrier_arrive_after_copies. K block kb + i goes to
+// to + i * pitch; kQuads: kb is a multiple of 4 and count at most 4.
+template <u32 kRows, bool kQuads>
+DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pitch, u32 row, u32 rows_left,
+                            u32 kb, u32 count, u32 barrier) {
+    const u32 lane = ptx::lane_index();
+    if (bulk) {
+        if (lane >= count || rows_left == 0) return;
+        const u32 skew = from.skew(row, kb + lane);
+        // Up to three floats before the first row and past the last one, in 16 bytes that hold one of ours.
+        const u32 bytes = ((rows_left < kRows ? rows_left : kRows) + skew + 3) / 4 * 16;
+        ptx::barrier_expect(barrier, bytes);
+        ptx::load_bytes(to + lane * pitch, from.sfa + row + (i64)(kb + lane) * from.k - skew, bytes, barrier);
+        return;
+    }
+    const float* block = from.sfa + (i64)(row + lane) * from.m + (i64)kb * from.k;
+    if (kQuads && from.quads()) {
+        DGJ_UNROLL
+        for (u32 r = 0; r < kRows; r += 32) {
+            if (kRows % 32 != 0 && r + lane >= kRows) break;
+            const bool in = r + lane < rows_left;
+            ptx::copy_async16(to + (r + lane) * 16, in ? block + (i64)r * from.m : from.sfa,
+                              in ? count * 4 : 0);
+        }
+        return;
+    }
+    DGJ_NO_UNROLL
+    for (u32 i = 0; i < count; i++, to += pitch, block += from.k) {
+        DGJ_UNROLL
+        for (u32 r = 0; r < kRows; r += 32) {
+            if (kRows % 32 != 0 && r + lane >= kRows) break;
+            const bool in = r + lane < rows_left;
+            ptx::copy_async4(to + (r + lane) * 4, in ? block + (i64)r * from.m : from.sfa, in);
+        }
+    }
+}
 
-    // Blocks kb .. kb + count of rows row .. row + kRows, to `to`, `pitch` bytes a block; rows_left of them
-    // exist.
-    DGJ_DEVICE void load(u32 to, u32 pitch, u32 row, u32 rows_left, u32 kb, u32 count, u32 barrier) const {
-        const u32 lane = ptx::lane_index();
-        if (bulk) {
-            if (lane != 0 || rows_left == 0) return;
-            // Up to three floats past the last row: inside the pitch, or inside the 16 bytes that hold the
-            // last row.
-            const u32 bytes = ((rows_left < kRows ? rows_left : kRows) + 3) / 4 * 16;
-            ptx::barrier_expect(barrier, bytes * count);
-            const float* from = sfa + row + (i64)kb * stride_k;
-            for (u32 i = 0; i < count; i++, from += stride_k)
-                ptx::load_bytes(to + i * pitch, from, bytes, barrier);
-            return;
+// Where consumers find the scale of a row, for load_scales with kQuads and bulk() where it applies.
+struct ScaleReader {
+    u32 row_bytes = 4, block_bytes, skew = 0, skew_step = 0;
+    // pitch: as given to load_scales; row: the tile's first.
+    DGJ_DEVICE ScaleReader(const ScaleStrides& from, u32 pitch, u32 row) : block_bytes(pitch) {
+        if (from.bulk()) {
+            skew = from.skew(row, 0);
+            skew_step = (u32)from.k;
+        } else if (from.quads()) {
+            row_bytes = 16;
+            block_bytes = 4;
         }
-        const float* block = sfa + (i64)(row + lane) * stride_m + (i64)kb * stride_k;
-        DGJ_NO_UNROLL
-        for (u32 i = 0; i < count; i++, to += pitch, block += stride_k) {
-            DGJ_UNROLL
-            for (u32 r = 0; r < kRows; r += 32) {
-                if (kRows % 32 != 0 && r + lane >= kRows) break;
-                const bool in = r + lane < rows_left;
-                ptx::copy_async4(to + (r + lane) * 4, in ? block + (i64)r * stride_m : sfa, in);
-            }
-        }
+    }
+    // Of K block kb, which is the i-th at `chunk`.
+    DGJ_DEVICE u32 block(u32 chunk, u32 kb, u32 i) const {
+        return chunk + i * block_bytes + ((skew + kb * skew_step) & 3) * 4;
     }
 };
 

@@ -19,12 +19,6 @@ DGJ_DEVICE Word4 load_once_word4(const void* p) {
     return v;
 }
 
-DGJ_DEVICE u32 load_shared_u32(u32 address) {
-    u32 v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-    return v;
-}
-
 DGJ_DEVICE void store_global_word2(void* p, Word2 v) {
     asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y) : "memory");
 }

@@ -33,6 +33,19 @@ DGJ_DEVICE Float4 load_shared4(u32 address) {
                  : "r"(address));
     return v;
 }
+DGJ_DEVICE u32 load_shared_u32(u32 address) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+DGJ_DEVICE Word4 load_shared_word4(u32 address) {
+    Word4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
 DGJ_DEVICE void store_shared(u32 address, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
@@ -43,6 +56,11 @@ DGJ_DEVICE void store_shared_u32(u32 address, u32 v) {
 DGJ_DEVICE float load_global(const float* p) {
     float v;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+DGJ_DEVICE Float2 load_global2(const float* p) {
+    Float2 v;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
     return v;
 }
 DGJ_DEVICE u16 load_global_u16(const void* p) {
@@ -63,6 +81,14 @@ DGJ_DEVICE Word4 load_global_word4(const void* p) {
                  : "memory");
     return v;
 }
+DGJ_DEVICE i32 load_global_i32(const i32* p) {
+    i32 v;
+    asm volatile("ld.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DGJ_DEVICE void store_global(float* p, float v) {
+    asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
+}
 DGJ_DEVICE void store_global2(void* p, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(x), "f"(y) : "memory");
 }
@@ -79,11 +105,24 @@ DGJ_DEVICE void store_matrix4(u32 address, u32 t0, u32 t1, u32 t2, u32 t3) {
                  : "memory");
 }
 
+// The same, each tile transposed on its way: row l % 8 in memory is column l % 8 of the registers' tile.
+DGJ_DEVICE void store_matrix4_transposed(u32 address, u32 t0, u32 t1, u32 t2, u32 t3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(t0), "r"(t1), "r"(t2), "r"(t3)
+                 : "memory");
+}
+
 // Four bytes from global to shared memory without registers; copies zero when `valid` is false and reads
 // nothing then.
 DGJ_DEVICE void copy_async4(u32 shared, const void* global, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
                  "r"(valid ? 4u : 0u)
+                 : "memory");
+}
+
+// Sixteen bytes, of which the first `valid_bytes` are read and the rest become zero.
+DGJ_DEVICE void copy_async16(u32 shared, const void* global, u32 valid_bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid_bytes)
                  : "memory");
 }
 

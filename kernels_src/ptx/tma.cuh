@@ -19,7 +19,16 @@ DGJ_DEVICE void load_tile(u32 shared, const TensorMap* map, i32 inner, i32 row, 
         "l"(map), "r"(inner), "r"(row), "r"(barrier)
         : "memory");
 }
-// The same into every block of `mask`, at the same offset, on the barrier at the same offset.
+// The same from a tensor of matrices.
+DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row, i32 matrix, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4}], "
+        "[%5];" ::"r"(shared),
+        "l"(map), "r"(inner), "r"(row), "r"(matrix), "r"(barrier)
+        : "memory");
+}
+// Box at (inner, row) into every block of `mask`, at the same offset, on the barrier at the same offset.
 DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier,
                                     u16 mask) {
     asm volatile(

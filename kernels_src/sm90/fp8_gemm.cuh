@@ -22,8 +22,10 @@
 
 #include "parts/gemm_args.cuh"
 #include "parts/output.cuh"
+#include "parts/promote.cuh"
 #include "parts/ring.cuh"
 #include "parts/scales.cuh"
+#include "parts/staging.cuh"
 #include "parts/tile_walk.cuh"
 #include "ptx/base.cuh"
 #include "ptx/cluster.cuh"
@@ -47,7 +49,9 @@ constexpr u32 kScaleWidth = kTileCols % 128 == 0  ? 128
                                                   : 8;
 constexpr u32 kScaleCols = kTileCols / kScaleWidth;
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-constexpr u32 kScaleBytes = (kTileRows + (kScaleCols + 3) / 4 * 4) * 4;  // of one K block, a multiple of 16
+constexpr u32 kScalePitch = (kTileRows + 4) * 4;         // sfa of one K block, with room for a skew
+constexpr u32 kScaleBPitch = (kScaleCols + 3) / 4 * 16;  // sfb of one K block
+constexpr u32 kScaleBytes = kScaleChunk * (kScalePitch + kScaleBPitch);  // of a stage: sfa, then sfb
 constexpr u32 kScaleStages = 2;
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
 using Out = OutputType<kOutput>;
@@ -100,7 +104,7 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const 
 // One warp: the scales.
 DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
-    const ScaleLoader<kTileRows> loader(args);
+    const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
     Ring<kScaleStages> ring;
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
@@ -111,35 +115,30 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
         const float* sfb = args.sfb + (has_b ? (i64)scale_block * args.sfb_stride_n : 0);
         DGJ_NO_UNROLL
         for (u32 first = 0; first < kKBlocks; first += kScaleChunk, ring.advance()) {
-            const u32 to = smem.scales + ring.stage * kScaleChunk * kScaleBytes;
+            const u32 to = smem.scales + ring.stage * kScaleBytes;
             const u32 full = smem.scales_full + 8 * ring.stage;
             const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
             ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-            loader.load(to, kScaleBytes, row, rows_left, first, count, full);
+            load_scales<kTileRows, true>(sfa, sfa.bulk(), to, kScalePitch, row, rows_left, first, count,
+                                         full);
             DGJ_NO_UNROLL
             for (u32 i = 0; i < count; i++, sfb += args.sfb_stride_k)
                 if (lane < kScaleCols)
-                    ptx::copy_async4(to + i * kScaleBytes + (kTileRows + lane) * 4, sfb, has_b);
+                    ptx::copy_async4(to + kScaleChunk * kScalePitch + i * kScaleBPitch + lane * 4, sfb,
+                                     has_b);
             ptx::barrier_arrive_after_copies(full);
         }
     }
 }
 
-// acc += scale * partial. A thread holds columns 8 * chunk + {0, 1} of rows r (elements 0, 1) and r + 8 (2,
-// 3).
+// kScaleCols ranges of columns, each with a scale of B of its own.
+template <u32 kRange>
 DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], float sfa_low,
                         float sfa_high, const float (&sfb)[kScaleCols]) {
-    DGJ_UNROLL
-    for (u32 g = 0; g < kScaleCols; g++) {
-        const float low = ptx::mul(sfa_low, sfb[g]), high = ptx::mul(sfa_high, sfb[g]);
-        DGJ_UNROLL
-        for (u32 i = g * kScaleWidth / 2; i < (g + 1) * kScaleWidth / 2; i += 4) {
-            acc[i] = ptx::fma(low, partial[i], acc[i]);
-            acc[i + 1] = ptx::fma(low, partial[i + 1], acc[i + 1]);
-            acc[i + 2] = ptx::fma(high, partial[i + 2], acc[i + 2]);
-            acc[i + 3] = ptx::fma(high, partial[i + 3], acc[i + 3]);
-        }
-    }
+    constexpr u32 kBegin = kRange * kScaleWidth / 2;
+    promote_rows<kBegin, kBegin + kScaleWidth / 2>(acc, partial, ptx::mul(sfa_low, sfb[kRange]),
+                                                   ptx::mul(sfa_high, sfb[kRange]));
+    if constexpr (kRange + 1 < kScaleCols) promote<kRange + 1>(acc, partial, sfa_low, sfa_high, sfb);
 }
 
 struct Rings {
@@ -149,27 +148,30 @@ struct Rings {
 
 // The K loop of one tile for one warpgroup. `row_in_tile` is the first of the two rows of the thread's first
 // wave.
-DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in_tile,
-                         float (&acc)[kWaves][kTileCols / 2]) {
+DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, const ScaleReader& reader, u32 group,
+                         u32 row_in_tile, float (&acc)[kWaves][kTileCols / 2]) {
     const u32 lane = ptx::lane_index();
     float partial[kTileCols / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
-        u32 scales = smem.scales + rings.scales.stage * kScaleChunk * kScaleBytes;
+        const u32 scales = smem.scales + rings.scales.stage * kScaleBytes;
         ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
         DGJ_NO_UNROLL
-        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++, scales += kScaleBytes) {
+        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++) {
             const u32 stage = rings.tiles.stage;
+            const u32 block_sfa = reader.block(scales, kb, kb - first);
+            const u32 block_sfb = scales + kScaleChunk * kScalePitch + (kb - first) * kScaleBPitch;
             const u64 a = ptx::matrix_descriptor(smem.a + stage * kABytes + group * kGroupRows * 128);
             const u64 b = ptx::matrix_descriptor(smem.b + stage * kBBytes);
             ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
             DGJ_UNROLL
             for (u32 w = 0; w < kWaves; w++) {
-                const u32 sfa = scales + (row_in_tile + w * 64) * 4;
-                const float sfa_low = ptx::load_shared(sfa), sfa_high = ptx::load_shared(sfa + 32);
+                const u32 sfa = block_sfa + (row_in_tile + w * 64) * reader.row_bytes;
+                const float sfa_low = ptx::load_shared(sfa),
+                            sfa_high = ptx::load_shared(sfa + 8 * reader.row_bytes);
                 float sfb[kScaleCols];
                 DGJ_UNROLL
-                for (u32 g = 0; g < kScaleCols; g++) sfb[g] = ptx::load_shared(scales + (kTileRows + g) * 4);
+                for (u32 g = 0; g < kScaleCols; g++) sfb[g] = ptx::load_shared(block_sfb + g * 4);
                 ptx::pin_registers(partial);
                 ptx::wgmma_fence();
                 DGJ_UNROLL
@@ -184,7 +186,7 @@ DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in
                         if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
                     }
                 }
-                promote(acc[w], partial, sfa_low, sfa_high, sfb);
+                promote<0>(acc[w], partial, sfa_low, sfa_high, sfb);
             }
             rings.tiles.advance();
         }
@@ -193,36 +195,56 @@ DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, u32 group, u32 row_in
     }
 }
 
-// The last step for every element of the tile, in place; elements outside the matrix are left as they are.
+// The last step for every element of the tile, in place; elements outside the matrix are left as they are. In
+// the order of finish(), with a column's bias loaded once and c in pairs.
 DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
                             float (&acc)[kWaves][kTileCols / 2]) {
-    if (args.bias == nullptr && args.c == nullptr) {
-        DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) {
-            DGJ_UNROLL
-            for (u32 i = 0; i < kTileCols / 2; i++) acc[w][i] = ptx::mul(acc[w][i], args.alpha);
-        }
-        return;
-    }
+    const u32 first_col = tile_col + ptx::lane_index() % 4 * 2;
     DGJ_UNROLL
     for (u32 w = 0; w < kWaves; w++) {
         DGJ_UNROLL
-        for (u32 i = 0; i < kTileCols / 2; i += 2) {
-            const u32 row = first_row + w * 64 + i % 4 * 4,
-                      column = tile_col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
-            if (row >= args.m || column >= kN) continue;
-            acc[w][i] = finish<kOutput>(args, acc[w][i], row, column);
-            acc[w][i + 1] = finish<kOutput>(args, acc[w][i + 1], row, column + 1);
+        for (u32 i = 0; i < kTileCols / 2; i++) acc[w][i] = ptx::mul(acc[w][i], args.alpha);
+    }
+    if (args.bias != nullptr) {
+        DGJ_UNROLL
+        for (u32 i = 0; i < kTileCols / 2; i += 4) {
+            const u32 column = first_col + 2 * i;
+            if (column >= kN) break;
+            const float even = load_bias<kOutput>(args, column), odd = load_bias<kOutput>(args, column + 1);
+            DGJ_UNROLL
+            for (u32 w = 0; w < kWaves; w++) {
+                acc[w][i] = ptx::add(acc[w][i], even);
+                acc[w][i + 1] = ptx::add(acc[w][i + 1], odd);
+                acc[w][i + 2] = ptx::add(acc[w][i + 2], even);
+                acc[w][i + 3] = ptx::add(acc[w][i + 3], odd);
+            }
+        }
+    }
+    if (args.c == nullptr) return;
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) {
+        DGJ_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            const u32 row = first_row + w * 64 + 8 * half;
+            if (row >= args.m) continue;
+            const i64 at = (i64)row * args.ldc;
+            DGJ_UNROLL
+            for (u32 i = 2 * half; i < kTileCols / 2; i += 4) {
+                const u32 column = first_col + i / 4 * 8;
+                if (column >= kN) break;
+                const Float2 c = Out::load2(args.c, at + column);
+                acc[w][i] = ptx::add(acc[w][i], c.x);
+                acc[w][i + 1] = ptx::add(acc[w][i + 1], c.y);
+            }
         }
     }
 }
 
 // 16-bit output: boxes of 64 rows x 64 columns through shared memory, kStoreBoxes of them at a time.
-//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8) (the map's swizzle)
 DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group,
                              u32 tile_row, u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
     constexpr u32 kBoxCols = (kTileCols + 63) / 64, kBoxes = kWaves * kBoxCols;
-    const u32 thread = ptx::thread_index() % 128, warp = thread / 32, lane = thread % 32;
+    const u32 thread = ptx::thread_index() % 128;
     const u32 staging = smem.d + group * kStoreBoxes * 8192;
     DGJ_UNROLL
     for (u32 first = 0; first < kBoxes; first += kStoreBoxes) {
@@ -231,20 +253,7 @@ DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const G
         DGJ_UNROLL
         for (u32 slot = 0; slot < kStoreBoxes; slot++) {
             const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
-            const u32 to = staging + slot * 8192 + (warp * 16 + lane % 16) * 128;
-            DGJ_UNROLL
-            for (u32 chunk = 0; chunk < 8; chunk += 2) {  // two chunks of 8 columns an instruction
-                if (box_col * 64 + chunk * 8 >= kTileCols) break;
-                u32 words[4];
-                DGJ_UNROLL
-                for (u32 i = 0; i < 4; i++) {  // words 0, 1: rows r, r + 8 of the first chunk; 2, 3: of the
-                                               // second
-                    const u32 at = (box_col * 64 + (chunk + i / 2) * 8) / 2 + 2 * (i % 2);
-                    words[i] = Out::pack(acc[w][at], acc[w][at + 1]);
-                }
-                ptx::store_matrix4(to + (((chunk + lane / 16) ^ (lane % 8)) * 16), words[0], words[1],
-                                   words[2], words[3]);
-            }
+            stage_rows<Out>(staging + slot * 8192, acc[w], box_col * 64);
         }
         ptx::fence_async_shared();
         ptx::sync_threads(1 + group, 128);
@@ -282,12 +291,13 @@ DGJ_DEVICE void store_from_registers(const GemmArgs& args, u32 first_row, u32 ti
 DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group) {
     const u32 thread = ptx::thread_index() % 128;
     const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
+    const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
     Rings rings;
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
-        multiply(smem, rings, group, row_in_tile, acc);
+        multiply(smem, rings, ScaleReader(sfa, kScalePitch, row), group, row_in_tile, acc);
         finish_tile(args, row + row_in_tile, col, acc);
         if constexpr (kOutput == Output::kF32) store_from_registers(args, row + row_in_tile, col, acc);
         else store_by_tma(smem, map_d, args, group, row, col, acc);

@@ -28,6 +28,7 @@
 
 #include "parts/gemm_args.cuh"
 #include "parts/output.cuh"
+#include "parts/promote.cuh"
 #include "parts/ring.cuh"
 #include "parts/scales.cuh"
 #include "ptx/base.cuh"
@@ -119,7 +120,8 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const 
 // are set to zero.
 DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
-    const ScaleLoader<kTileCols> loader(args);
+    const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
+    const bool bulk = sfa.aligned();  // consumers read pairs of tokens, so there may be no skew
     Ring<kStages> ring;
     for (Work work(args.m); work.valid(); work.next()) {
         const u32 token = work.token(), scale_block = (work.weight_row() + 64 * lane) / 128;
@@ -133,7 +135,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
             ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
             // Blocks past K were zeroed by plain copies last time; now the copy engine may write there.
             if constexpr (kKBlocks % kStageBlocks != 0) ptx::fence_async_shared();
-            loader.load(to, kScaleBytes, token, args.m - token, first, count, full);
+            load_scales<kTileCols, false>(sfa, bulk, to, kScaleBytes, token, args.m - token, first, count,
+                                          full);
             DGJ_UNROLL
             for (u32 i = 0; i < kStageBlocks; i++) {
                 const bool in = i < count;
@@ -152,22 +155,6 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     }
 }
 
-// acc += scale * partial. A thread holds tokens 8 * chunk + lane % 4 * 2 + {0, 1} of weight rows r (elements
-// 0, 1) and r + 8 (2, 3); the scale goes with the token.
-DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], u32 scales,
-                        float sfb) {
-    const u32 lane = ptx::lane_index();
-    DGJ_UNROLL
-    for (u32 i = 0; i < kTileCols / 2; i += 4) {
-        const Float2 sfa = ptx::load_shared2(scales + (i * 2 + lane % 4 * 2) * 4);
-        const float even = ptx::mul(sfa.x, sfb), odd = ptx::mul(sfa.y, sfb);
-        acc[i] = ptx::fma(even, partial[i], acc[i]);
-        acc[i + 1] = ptx::fma(odd, partial[i + 1], acc[i + 1]);
-        acc[i + 2] = ptx::fma(even, partial[i + 2], acc[i + 2]);
-        acc[i + 3] = ptx::fma(odd, partial[i + 3], acc[i + 3]);
-    }
-}
-
 // Steps first.. of a stage: step s is K block s / kWaves, wave s % kWaves. `scales` are those of the stage.
 template <u32 kPending>
 DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2],
@@ -178,7 +165,7 @@ DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&parti
     const float sfb = ptx::load_shared(block_scales + (kTileCols + group * kWaves + wave) * 4);
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(partial[kIndex]);
-    promote(acc[wave], partial[kIndex], block_scales, sfb);
+    promote_columns(acc[wave], partial[kIndex], block_scales, sfb);
     if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, first, scales, group);
 }
 

@@ -235,6 +235,36 @@ static CUresult fake_launch(const CUlaunchConfig* config, CUfunction function, v
     return (CUresult)state.launch_result;
 }
 
+static int waiting_is_forbidden(void) {
+    return state.capturing != NULL && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+/* Device memory is the host's here. A copy has happened only after the stream was waited for. */
+static struct {
+    void* to;
+    CUdeviceptr from;
+    size_t bytes;
+} copy;
+
+static CUresult fake_copy_to_host(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    (void)stream;
+    if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (waiting_is_forbidden()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    copy.to = to;
+    copy.from = from;
+    copy.bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_synchronize(CUstream stream) {
+    (void)stream;
+    if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (waiting_is_forbidden()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    memcpy(copy.to, (const void*)copy.from, copy.bytes);
+    copy.bytes = 0;
+    return CUDA_SUCCESS;
+}
+
 static const struct {
     const char* name;
     int version;
@@ -252,6 +282,8 @@ static const struct {
     {"cuCtxGetCurrent", 4000, (void*)fake_get_current},
     {"cuCtxSetCurrent", 4000, (void*)fake_set_current},
     {"cuStreamIsCapturing", 10000, (void*)fake_is_capturing},
+    {"cuStreamSynchronize", 2000, (void*)fake_synchronize},
+    {"cuMemcpyDtoHAsync", 3020, (void*)fake_copy_to_host},
     {"cuThreadExchangeStreamCaptureMode", 10010, (void*)fake_exchange},
     {"cuLibraryLoadData", 12000, (void*)fake_load},
     {"cuLibraryUnload", 12000, (void*)fake_unload},

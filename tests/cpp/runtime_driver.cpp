@@ -486,6 +486,25 @@ void generic_launch() {
 
 // Prints nanoseconds: what a warm call adds to the launch of the same kernel, with the same and with new
 // pointers.
+void checked_index() {
+    std::int32_t counts[] = {0, 7, 3};
+    MGroupedCall call;
+    call.rows = 7, call.n = 8, call.k = 16, call.groups = 3, call.form = GroupForm::kCounts;
+    call.device = {Device::Type::kCuda, 1};
+    call.index = counts;
+    set_current_device(0);
+    runtime::check_index(call, kStream, "f");
+    counts[2] = 8;
+    const auto check = [&] { runtime::check_index(call, kStream, "f"); };
+    CHECK(has(error_of(ErrorKind::kValue, check), "f: masked_m[2] is 8; allowed: 0..7"));
+    CHECK(current_device() == 0);
+    fake().capturing = kStream;
+    check();  // nothing can be read now: the values are those of the replay
+    fake().capturing = const_cast<void*>(at(0x6000));
+    error_of(ErrorKind::kValue, check);
+    CHECK(runtime::get_check());
+}
+
 void cost() {
     set_current_device(0);
     fake().quiet = 1;
@@ -538,6 +557,7 @@ const struct {
     {"batch_invariant_from_environment", batch_invariant_from_environment},
     {"batch_invariant_off", batch_invariant_off},
     {"generic_launch", generic_launch},
+    {"checked_index", checked_index},
     {"cost", cost},
 };
 

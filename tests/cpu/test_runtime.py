@@ -115,7 +115,7 @@ def test_runtime(scenario, run, fake_driver):
 def test_every_scenario_runs():
     text = (ROOT / "tests" / "cpp" / "runtime_driver.cpp").read_text()
     table = text[text.index("kScenarios[]") :]
-    others = ["no_driver", "batch_invariant_from_environment", "cost"]
+    others = ["no_driver", "batch_invariant_from_environment", "checked_index", "cost"]
     assert [name for name in [*SCENARIOS, *others] if f'{{"{name}", {name}}}' not in table] == []
     assert table.count('{"') == len(SCENARIOS) + len(others)
 
@@ -132,10 +132,11 @@ def test_machine_without_a_driver(run, tmp_path):
         ("batch_invariant_from_environment", {"DGJ_BATCH_INVARIANT": "1"}),
         ("batch_invariant_from_environment", {"VLLM_BATCH_INVARIANT": "1"}),
         ("batch_invariant_from_environment", {"DGJ_BATCH_INVARIANT": "on", "VLLM_BATCH_INVARIANT": "0"}),
+        ("checked_index", {"DGJ_CHECK": "1"}),
         ("batch_invariant_off", {"DGJ_BATCH_INVARIANT": "0", "VLLM_BATCH_INVARIANT": "1"}),
     ],
 )
-def test_batch_invariant_variables(scenario, variables, run, fake_driver):
+def test_settings_from_the_environment(scenario, variables, run, fake_driver):
     run(scenario, fake_driver, **variables)
 
 

@@ -1,31 +1,14 @@
 """Everything in this folder needs a GPU and is skipped without one. The reference and the sweeps are those of
 benchmarks/."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+from checkout import load_benchmarks
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 
-
-def _load_benchmarks() -> None:
-    """As a package, without putting the checkout on the module path: the tests must see the installed
-    library."""
-    if "benchmarks" in sys.modules:
-        return
-    folder = ROOT / "benchmarks"
-    spec = importlib.util.spec_from_file_location(
-        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmarks"] = module
-    spec.loader.exec_module(module)
-
-
-_load_benchmarks()
+load_benchmarks()
 
 
 def pytest_collection_modifyitems(items) -> None:

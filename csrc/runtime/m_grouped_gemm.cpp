@@ -1,0 +1,124 @@
+// M-grouped FP8 GEMM on the GPU: one kernel for every way to say which rows are whose, chosen by N, K and the
+// dtype of D alone. Warm path as for the dense one.
+#include "base/error.hpp"
+#include "parts/grouped_args.cuh"
+#include "runtime/last_launch.hpp"
+#include "runtime/launch_plan.hpp"
+#include "runtime/runtime.hpp"
+
+namespace dgj::runtime {
+namespace {
+
+constexpr std::int64_t kAnyRows = 1;  // plans of grouped problems do not depend on the number of rows
+
+struct ThreadState {
+    RecentProblems problems;
+    TensorMapCache<16, MatricesMapKey> a_maps;
+    TensorMapCache<16, MatricesMapKey> few_maps;  // of A too, with smaller boxes
+    TensorMapCache<128, MatricesMapKey> b_maps;
+    GroupedArgs args;
+    LastLaunch& last = last_launch();
+};
+
+ProblemKey key_of(const MGroupedCall& call) {
+    return ProblemKey::make(call.device.index, call.n, call.k, call.d_dtype, false, GroupLayout::kMGrouped);
+}
+
+// Groups of A are matrices of their own where they are padded to the same number of rows, else rows of one
+// matrix.
+MatricesMapKey map_of_a(const MGroupedCall& call, std::uint32_t box_rows) {
+    const bool planes = call.form == GroupForm::kCounts;
+    const auto pitch = static_cast<std::uint64_t>(call.lda), rows = static_cast<std::uint64_t>(call.rows);
+    return {.address = reinterpret_cast<std::uintptr_t>(call.a),
+            .rows = rows,
+            .pitch_bytes = pitch,
+            .step_bytes = planes ? static_cast<std::uint64_t>(call.a_group) : pitch,
+            .matrices = planes ? static_cast<std::uint32_t>(call.groups) : 1,
+            .inner = static_cast<std::uint32_t>(call.k),
+            .box_rows = box_rows};
+}
+
+void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& lp, StreamHandle stream) {
+    const KernelShape& shape = lp.shape;
+    const DeviceState& device = *lp.kernel.device;
+    const ContextGuard current(device);
+    t.last.kernel = nullptr;
+
+    const CUtensorMap *a = &kNoMap, *b = &kNoMap, *few = &kNoMap;
+    if (call.k != 0) [[likely]] {
+        a = t.a_maps.find_or_encode(map_of_a(call, shape.a_box_rows), "a");
+        few = t.few_maps.find_or_encode(map_of_a(call, shape.few_box_rows), "a");
+        b = t.b_maps.find_or_encode({.address = reinterpret_cast<std::uintptr_t>(call.b),
+                                     .rows = static_cast<std::uint64_t>(call.n),
+                                     .pitch_bytes = static_cast<std::uint64_t>(call.ldb),
+                                     .step_bytes = static_cast<std::uint64_t>(call.b_group),
+                                     .matrices = static_cast<std::uint32_t>(call.groups),
+                                     .inner = static_cast<std::uint32_t>(call.k),
+                                     .box_rows = shape.b_box_rows},
+                                    "b");
+    }
+    t.args = {call.sfa,
+              call.sfb,
+              call.d,
+              call.index,
+              call.sfa_stride_m,
+              call.sfa_stride_k,
+              call.sfa_group,
+              call.sfb_stride_n,
+              call.sfb_stride_k,
+              call.sfb_group,
+              call.ldd,
+              call.d_group,
+              static_cast<unsigned>(call.rows),
+              static_cast<unsigned>(call.groups),
+              static_cast<unsigned>(call.form),
+              static_cast<unsigned>(call.alignment),
+              call.zero_padding,
+              0};
+    t.last.params = {const_cast<CUtensorMap*>(a), const_cast<CUtensorMap*>(b), const_cast<CUtensorMap*>(few),
+                     &t.args};
+    const std::uint32_t grid = grid_blocks(lp.plan, call.rows,
+                                           static_cast<std::uint32_t>(get_num_sms(device.index)));
+    t.last.config.fill(
+        {.grid_x = grid, .threads = shape.threads, .smem_bytes = shape.smem_bytes, .pdl = get_pdl()}, stream);
+    const CUresult r = driver().launch_kernel_ex(t.last.config.get(), lp.kernel.function,
+                                                 t.last.params.data(), nullptr);
+    if (r != CUDA_SUCCESS) [[unlikely]]
+        fail(ErrorKind::kRuntime,
+             "m_grouped_gemm: cuLaunchKernelEx on device {} failed for {} groups, {} rows, grid {}: {}. "
+             "Kernel: {}",
+             device.index, call.groups, call.rows, grid, describe(r), to_string(lp.plan));
+    t.last.kernel = &lp.kernel;
+}
+
+}  // namespace
+
+bool m_grouped_gemm_if_warm(const MGroupedCall& call, StreamHandle stream) {
+    if (call.rows == 0 || call.n == 0 || call.groups == 0) return true;
+    ThreadState& t = thread_local_state<ThreadState>();
+    const MNode* node = t.problems.find(key_of(call), kAnyRows);
+    if (node == nullptr) [[unlikely]]
+        return false;
+    launch_grouped(t, call, *node->plan, stream);
+    return true;
+}
+
+void m_grouped_gemm(const MGroupedCall& call, StreamHandle stream) {
+    if (call.device.type != Device::Type::kCuda)
+        fail(ErrorKind::kValue,
+             "m_grouped_gemm: the GPU implementation was given tensors that are not on a CUDA device");
+    if (call.rows == 0 || call.n == 0 || call.groups == 0) return;
+    const ProblemKey key = key_of(call);
+    ThreadState& t = thread_local_state<ThreadState>();
+    const MNode* node = t.problems.find(key, kAnyRows);
+    if (node == nullptr)
+        node = &obtain_node(key,
+                            {.layout = GroupLayout::kMGrouped,
+                             .d_dtype = call.d_dtype,
+                             .n = static_cast<std::uint32_t>(call.n),
+                             .k = static_cast<std::uint32_t>(call.k)},
+                            call.device.index, kAnyRows, stream);
+    launch_grouped(t, call, *node->plan, stream);
+}
+
+}  // namespace dgj::runtime

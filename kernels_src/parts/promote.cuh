@@ -1,0 +1,40 @@
+// Promotion: acc += scale * partial in FP32, for what the tensor core summed over one K block of 128. A
+// thread holds columns 8 * chunk + lane % 4 * 2 + {0, 1} of rows r (elements 0, 1) and r + 8 (2, 3) of a 64 x
+// N tile.
+#pragma once
+
+#include "ptx/base.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/memory.cuh"
+
+namespace dgj {
+
+// Elements kBegin .. kEnd; the scale goes with the row: `low` for r, `high` for r + 8.
+template <u32 kBegin, u32 kEnd, u32 kSize>
+DGJ_DEVICE void promote_rows(float (&acc)[kSize], const float (&partial)[kSize], float low, float high) {
+    DGJ_UNROLL
+    for (u32 i = kBegin; i < kEnd; i += 4) {
+        acc[i] = ptx::fma(low, partial[i], acc[i]);
+        acc[i + 1] = ptx::fma(low, partial[i + 1], acc[i + 1]);
+        acc[i + 2] = ptx::fma(high, partial[i + 2], acc[i + 2]);
+        acc[i + 3] = ptx::fma(high, partial[i + 3], acc[i + 3]);
+    }
+}
+
+// The scale goes with the column: floats at `scales` (a multiple of 8 bytes) times `common`.
+template <u32 kSize>
+DGJ_DEVICE void promote_columns(float (&acc)[kSize], const float (&partial)[kSize], u32 scales,
+                                float common) {
+    const u32 first = scales + ptx::lane_index() % 4 * 8;
+    DGJ_UNROLL
+    for (u32 i = 0; i < kSize; i += 4) {
+        const Float2 scale = ptx::load_shared2(first + i * 8);
+        const float even = ptx::mul(scale.x, common), odd = ptx::mul(scale.y, common);
+        acc[i] = ptx::fma(even, partial[i], acc[i]);
+        acc[i + 1] = ptx::fma(odd, partial[i + 1], acc[i + 1]);
+        acc[i + 2] = ptx::fma(even, partial[i + 2], acc[i + 2]);
+        acc[i + 3] = ptx::fma(odd, partial[i + 3], acc[i + 3]);
+    }
+}
+
+}  // namespace dgj

@@ -1,0 +1,480 @@
+// D[r, n] = sum_k A[r, k] * B[g(r), n, k] for rows r in groups of any size: A e4m3 with an fp32 scale per
+// 1x128, B e4m3 [G, N, K] with one per 128x128, promoted every 128 of K as in fp8_gemm.cuh, with the same
+// bits. One launch whose tiles follow the groups (parts/groups.cuh): a tile has up to 192 rows of one group
+// and 128 columns, and its rows decide how it is multiplied.
+//
+//   more than 32 rows: A is the 64-row operand, in as many pieces of 64 rows as hold any; a stage is 128 of K
+//       stage  | A: up to 3 x [64 rows x 128] (24 KB) | B [128 x 128] (16 KB) |    a piece a warpgroup
+//   up to 32 rows: B is the 64-row operand, tokens are N (16 or 32); a stage is 256 of K, mostly weights
+//       stage  | B: 2 x [128 x 128]           (32 KB) | A: 2 x [N x 128]      |    weight rows 64 * w .. a warpgroup
+//
+//   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
+//   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
+//   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D
+//
+// A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without a piece only
+// keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
+// none of them is ever written. Three warpgroups that do not wait for one another hide the promotion
+// (docs/notes/grouped.md).
+//
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128,
+// kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*. Limits: kN % 8 ==
+// 0, kK % 16 == 0.
+#pragma once
+
+#include "parts/groups.cuh"
+#include "parts/output.cuh"
+#include "parts/promote.cuh"
+#include "parts/ring.cuh"
+#include "parts/scales.cuh"
+#include "parts/staging.cuh"
+#include "ptx/base.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warp.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace dgj {
+
+static_assert(kTileRows == 192 && kTileCols == 128 && kWarpgroups == 3 && kScaleChunk == 4,
+              "what stages are made for");
+constexpr u32 kKBlocks = (kK + 127) / 128;
+constexpr u32 kFewRows = 32;           // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kFewBoxRows = 16;        // rows of a box of tokens then
+constexpr u32 kFewBlocks = 2;          // K blocks of a stage then
+constexpr u32 kPieceBytes = 64 * 128;  // of 64 rows of A or B, one K block
+constexpr u32 kWeightBytes = 2 * kPieceBytes;
+constexpr u32 kTokenBytes = kFewRows * 128;
+constexpr u32 kManyWeights = kTileRows * 128, kFewTokens = kFewBlocks * kWeightBytes;  // places in a stage
+constexpr u32 kStageBytes = kManyWeights + kWeightBytes;
+static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "both kinds of stages fit");
+constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block, with room for a skew
+constexpr u32 kScaleBytes = kScaleChunk * kScalePitch + 4 * kScaleChunk;  // of a stage: sfa, then sfb
+constexpr u32 kScaleStages = 2;
+using Out = OutputType<kOutput>;
+
+struct Shared {  // addresses
+    u32 ring, d, scales, full, empty, scales_full, scales_empty;
+    GroupTable table;
+    DGJ_DEVICE explicit Shared(u32 base)
+        : ring(base + kSmemRing), d(base + kSmemD), scales(base + kSmemScales), full(base + kSmemBarriers),
+          empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
+          scales_empty(scales_full + 8 * kScaleStages), table(base + kSmemTable) {}
+};
+
+struct Rings {
+    Ring<kStages> tiles;
+    Ring<kScaleStages> scales;
+};
+
+DGJ_DEVICE u32 plane(const GroupedArgs& args, u32 group) { return args.form == kFormCounts ? group : 0; }
+DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
+    return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
+}
+// Tokens are read in pairs: bulk copies must not shift them.
+DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
+
+// ---- producers: one thread for tiles, one warp for scales --------------------------------------------------
+
+// A warp goes through the stages together, so that all of it is uniform; one lane copies. Nobody is a round
+// late: see skip().
+DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
+                          const TensorMap& map_b, const GroupTile& t, u32 p, bool leader) {
+    const u32 pieces = piece_count(t.rows);
+    DGJ_NO_UNROLL
+    for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
+        const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
+        ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+        if (leader) {
+            ptx::barrier_arrive_expect(full, pieces * kPieceBytes + kWeightBytes);
+            ptx::load_tile3(to + kManyWeights, &map_b, kb * 128, t.col, t.group, full);
+            ptx::load_tile3(to, &map_a, kb * 128, t.row, p, full);
+            if (pieces > 1) ptx::load_tile3(to + kPieceBytes, &map_a, kb * 128, t.row + 64, p, full);
+            if (pieces > 2) ptx::load_tile3(to + 2 * kPieceBytes, &map_a, kb * 128, t.row + 128, p, full);
+        }
+        ptx::sync_warp();
+    }
+}
+
+DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
+                         const TensorMap& map_b, const GroupTile& t, u32 p, bool leader) {
+    const bool two = t.rows > kFewBoxRows;  // boxes of tokens
+    const u32 bytes = kFewBlocks * (kWeightBytes + (two ? 2 : 1) * kFewBoxRows * 128);
+    DGJ_NO_UNROLL
+    for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
+        const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
+        ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+        if (leader) {
+            ptx::barrier_arrive_expect(full, bytes);
+            DGJ_UNROLL
+            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K are filled with zeros, without any read
+                const u32 k = (kb + b) * 128, tokens = to + kFewTokens + b * kTokenBytes;
+                ptx::load_tile3(to + b * kWeightBytes, &map_b, k, t.col, t.group, full);
+                ptx::load_tile3(tokens, &map_few, k, t.row, p, full);
+                if (two)
+                    ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
+            }
+        }
+        ptx::sync_warp();
+    }
+}
+
+DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
+                              const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
+                              bool last_page) {
+    const bool leader = ptx::lane_index() == 0;
+    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
+        const GroupTile t = walk.locate();
+        const u32 p = plane(args, t.group);
+        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p, leader);
+        else load_few(smem, ring, map_few, map_b, t, p, leader);
+        if (last_page && walk.last()) ptx::launch_next_kernel();
+    }
+}
+
+DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, const GroupedArgs& args) {
+    const u32 lane = ptx::lane_index();
+    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
+        const GroupTile t = walk.locate();
+        const ScaleStrides sfa = scales_of(args, t.group);
+        const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)(t.col / 128) * args.sfb_stride_n;
+        const bool few = t.rows <= kFewRows, bulk = few ? few_bulk(sfa, t.row) : sfa.bulk();
+        const u32 rows_left = t.rows;  // what others own may be garbage, but is never needed
+        DGJ_NO_UNROLL
+        for (u32 first = 0; first < kKBlocks; first += kScaleChunk, ring.advance()) {
+            const u32 to = smem.scales + ring.stage * kScaleBytes;
+            const u32 full = smem.scales_full + 8 * ring.stage;
+            const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
+            ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+            ptx::fence_async_shared();  // tiles take turns in writing here by plain and by bulk copies
+            if (few) {
+                load_scales<kFewRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
+                                             full);
+                // The last stage may hold a K block that does not exist: zeros, which need finite scales.
+                if constexpr (kKBlocks % kFewBlocks != 0)
+                    if (count % kFewBlocks != 0)
+                        for (u32 r = lane; r < kFewRows; r += 32)
+                            ptx::copy_async4(to + count * kScalePitch + r * 4, args.sfa, false);
+            } else {
+                load_scales<kTileRows, true>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
+                                             full);
+            }
+            if (lane < kScaleChunk) {
+                const bool in = lane < count;
+                ptx::copy_async4(to + kScaleChunk * kScalePitch + lane * 4,
+                                 in ? sfb + (i64)(first + lane) * args.sfb_stride_k : args.sfb, in);
+            }
+            ptx::barrier_arrive_after_copies(full);
+        }
+    }
+}
+
+// ---- results -----------------------------------------------------------------------------------------------
+
+// Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows. Read before the
+// products, so that the latency hides behind them.
+struct LiveRows {
+    i32 low, high;  // this lane's ids
+    DGJ_DEVICE LiveRows(const GroupedArgs& args, u32 group, u32 row, u32 rows) {
+        const u32 lane = ptx::lane_index();
+        low = lane < rows ? (i32)group : -1;
+        high = lane + 32 < rows ? (i32)group : -1;
+        if (args.form == kFormIds) {
+            if (lane < rows) low = ptx::load_global_i32(args.index + row + lane);
+            if (lane + 32 < rows) high = ptx::load_global_i32(args.index + row + lane + 32);
+        }
+    }
+};
+struct LiveMask {
+    u32 low, high;
+    DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
+        : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
+    DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+};
+
+DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
+    const i64 at = (i64)plane(args, group) * args.d_group + (i64)row * args.ldd;
+    return (u64)args.d + (u64)(at * Out::kBytes);
+}
+
+// kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
+// on, columns from `col`.
+template <u32 kBoxes>
+DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 row, const LiveMask& live,
+                            u32 col) {
+    const u32 thread = ptx::thread_index() % 128, chunk = thread % 8, first = thread / 8;
+    u64 to = d_row(args, group, row + first) + (col + chunk * 8) * 2;
+    const u64 step = (u64)args.ldd * 32;
+    u32 from = boxes + first * 128 + (chunk ^ (first % 8)) * 16;
+    DGJ_UNROLL
+    for (u32 i = 0; i < 4; i++, to += step, from += 16 * 128) {
+        if (!live.has(i * 16 + first)) continue;
+        DGJ_UNROLL
+        for (u32 b = 0; b < kBoxes; b++)
+            if (col + b * 64 + chunk * 8 < kN)
+                ptx::store_global_word4((void*)(to + b * 128),
+                                        ptx::load_shared_word4(from + b * kPieceBytes));
+    }
+}
+
+// ---- more than 32 rows -------------------------------------------------------------------------------------
+
+DGJ_DEVICE void multiply_piece(const Shared& smem, Rings& rings, const ScaleReader& reader, u32 warpgroup,
+                               float (&acc)[kTileCols / 2]) {
+    const u32 lane = ptx::lane_index();
+    const u32 row_in_tile = warpgroup * 64 + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
+    float partial[kTileCols / 2];
+    DGJ_NO_UNROLL
+    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
+        const u32 scales = smem.scales + rings.scales.stage * kScaleBytes;
+        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        DGJ_NO_UNROLL
+        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++) {
+            const u32 stage = rings.tiles.stage, from = smem.ring + stage * kStageBytes;
+            const u32 sfa = reader.block(scales, kb, kb - first) + row_in_tile * reader.row_bytes;
+            const float sfb = ptx::load_shared(scales + kScaleChunk * kScalePitch + (kb - first) * 4);
+            const float low = ptx::load_shared(sfa), high = ptx::load_shared(sfa + 8 * reader.row_bytes);
+            const u64 a = ptx::matrix_descriptor(from + warpgroup * kPieceBytes);
+            const u64 b = ptx::matrix_descriptor(from + kManyWeights);
+            ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
+            ptx::pin_registers(partial);
+            ptx::wgmma_fence();
+            DGJ_UNROLL
+            for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial, a + 2 * k, b + 2 * k, k != 0);
+            ptx::wgmma_commit();
+            ptx::pin_registers(partial);
+            ptx::wgmma_wait<0>();
+            if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
+            promote_rows<0, kTileCols / 2>(acc, partial, ptx::mul(low, sfb), ptx::mul(high, sfb));
+            rings.tiles.advance();
+        }
+        ptx::sync_warp();  // every lane has read its scales
+        if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    }
+}
+
+// `row`: the piece's first.
+DGJ_DEVICE void write_piece(const Shared& smem, const GroupedArgs& args, u32 warpgroup, u32 group, u32 row,
+                            const LiveMask& live, u32 col, const float (&acc)[kTileCols / 2]) {
+    if constexpr (kOutput == Output::kF32) {
+        DGJ_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            const u32 r = ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4 + half * 8;
+            if (!live.has(r)) continue;
+            float* d = (float*)d_row(args, group, row + r);
+            DGJ_UNROLL
+            for (u32 i = 2 * half; i < kTileCols / 2; i += 4) {
+                const u32 n = col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
+                if (n < kN) ptx::store_global2(d + n, acc[i], acc[i + 1]);
+            }
+        }
+    } else {
+        const u32 boxes = smem.d + warpgroup * 2 * kPieceBytes;
+        ptx::sync_threads(1 + warpgroup, 128);  // what was staged before has been read
+        stage_rows<Out>(boxes, acc, 0);
+        stage_rows<Out>(boxes + kPieceBytes, acc, 64);
+        ptx::sync_threads(1 + warpgroup, 128);
+        write_boxes<2>(args, boxes, group, row, live, col);
+    }
+}
+
+// ---- up to 32 rows -----------------------------------------------------------------------------------------
+
+template <u32 kTokens>
+DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const GroupTile& t,
+                         u32 warpgroup) {
+    const u32 lane = ptx::lane_index();
+    const LiveRows rows(args, t.group, t.row, t.rows);
+    float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
+    DGJ_NO_UNROLL
+    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
+        u32 scales = smem.scales + rings.scales.stage * kScaleBytes, sfb = scales + kScaleChunk * kScalePitch;
+        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        DGJ_NO_UNROLL
+        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += kFewBlocks) {
+            const u32 stage = rings.tiles.stage, from = smem.ring + stage * kStageBytes;
+            ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
+            DGJ_UNROLL
+            for (u32 b = 0; b < kFewBlocks; b++) ptx::pin_registers(partial[b]);
+            ptx::wgmma_fence();
+            DGJ_UNROLL
+            for (u32 b = 0; b < kFewBlocks; b++) {
+                const u64 weights = ptx::matrix_descriptor(from + b * kWeightBytes + warpgroup * kPieceBytes);
+                const u64 tokens = ptx::matrix_descriptor(from + kFewTokens + b * kTokenBytes);
+                DGJ_UNROLL
+                for (u32 k = 0; k < 4; k++)
+                    ptx::wgmma_e4m3(partial[b], weights + 2 * k, tokens + 2 * k, k != 0);
+                ptx::wgmma_commit();
+            }
+            DGJ_UNROLL
+            for (u32 b = 0; b < kFewBlocks; b++) ptx::pin_registers(partial[b]);
+            ptx::wgmma_wait<1>();
+            ptx::pin_registers(partial[0]);
+            promote_columns(acc, partial[0], scales, ptx::load_shared(sfb));
+            ptx::wgmma_wait<0>();
+            ptx::pin_registers(partial[1]);
+            if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
+            promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + 4));
+            scales += kFewBlocks * kScalePitch;
+            sfb += kFewBlocks * 4;
+            rings.tiles.advance();
+        }
+        ptx::sync_warp();  // every lane has read its scales
+        if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    }
+
+    const LiveMask live(rows, t.group);
+    const u32 col = t.col + warpgroup * 64;
+    if constexpr (kOutput == Output::kF32) {
+        const u32 n = col + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
+        DGJ_UNROLL
+        for (u32 i = 0; i < kTokens / 2; i++) {  // eight lanes write 32 contiguous bytes, a whole sector
+            const u32 r = i / 4 * 8 + lane % 4 * 2 + i % 2, column = n + i % 4 / 2 * 8;
+            if (column < kN && live.has(r))
+                ptx::store_global((float*)d_row(args, t.group, t.row + r) + column, acc[i]);
+        }
+    } else {
+        const u32 box = smem.d + warpgroup * 2 * kPieceBytes;
+        ptx::sync_threads(1 + warpgroup, 128);  // what was staged before has been read
+        stage_columns<Out>(box, acc);
+        ptx::sync_threads(1 + warpgroup, 128);
+        write_boxes<1>(args, box, t.group, t.row, live, col);
+    }
+}
+
+// ---- consumers ---------------------------------------------------------------------------------------------
+
+// A tile that has nothing for this warpgroup: stages of `blocks` K blocks are given back as they come, when
+// every lane has seen them: one that is two rounds late would wait for a parity that has come and gone.
+DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
+    const bool leader = ptx::lane_index() == 0;
+    DGJ_NO_UNROLL
+    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
+        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        ptx::sync_warp();
+        if (leader) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+        DGJ_NO_UNROLL
+        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += blocks, rings.tiles.advance()) {
+            ptx::barrier_wait(smem.full + 8 * rings.tiles.stage, rings.tiles.phase);
+            ptx::sync_warp();
+            if (leader) ptx::barrier_arrive(smem.empty + 8 * rings.tiles.stage);
+        }
+    }
+}
+
+DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const GroupedArgs& args, u32 warpgroup) {
+    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
+        const GroupTile t = walk.locate();
+        if (t.rows > kFewRows) {
+            const u32 first = warpgroup * 64;
+            if (first >= t.rows) {
+                skip(smem, rings, 1);
+                continue;
+            }
+            const LiveRows rows(args, t.group, t.row + first, t.rows - first);
+            float acc[kTileCols / 2] = {};
+            multiply_piece(smem, rings, ScaleReader(scales_of(args, t.group), kScalePitch, t.row), warpgroup,
+                           acc);
+            write_piece(smem, args, warpgroup, t.group, t.row + first, LiveMask(rows, t.group), t.col, acc);
+        } else if (warpgroup == 2) {
+            skip(smem, rings, kFewBlocks);
+        } else if (t.rows > kFewBoxRows) {
+            few_rows<32>(smem, rings, args, t, warpgroup);
+        } else {
+            few_rows<16>(smem, rings, args, t, warpgroup);
+        }
+    }
+}
+
+// Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
+DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
+    const u32 lane = ptx::lane_index();
+    for (u32 row = ptx::block_index() * kBuilderWarps + ptx::warp_index(); row < args.rows;
+         row += ptx::grid_size() * kBuilderWarps) {
+        bool live;
+        if (args.form == kFormIds) {
+            const i32 own = ptx::load_global_i32(args.index + row);
+            live = own >= 0 && (u32)own < args.groups &&
+                   own == ptx::load_global_i32(args.index + row / args.alignment * args.alignment);
+        } else {  // ends: 32 groups at a time, each from where those before it let it start
+            live = false;
+            u32 start = 0;
+            for (u32 first = 0; first < args.groups && !live; first += 32) {
+                const bool in = first + lane < args.groups;
+                u32 end = in ? clamp_rows(ptx::load_global_i32(args.index + first + lane), args.rows) : 0;
+                u32 next = round_up(end,
+                                    args.alignment);  // the largest so far is where the next group starts
+                DGJ_UNROLL
+                for (u32 distance = 1; distance < 32; distance *= 2) {
+                    const u32 below = ptx::shuffle_up(next, distance);
+                    if (lane >= distance && below > next) next = below;
+                }
+                if (next < start) next = start;
+                const u32 below = ptx::shuffle_up(next, 1), own = lane == 0 ? start : below;
+                live = ptx::ballot(in && row >= own && row < end) != 0;
+                start = ptx::shuffle(next, 31);
+            }
+        }
+        if (live) continue;
+        for (u32 n = lane * 8; n < kN; n += 256) {
+            const u64 to = d_row(args, 0, row) + n * Out::kBytes;
+            ptx::store_global_word4((void*)to, {0, 0, 0, 0});
+            if constexpr (Out::kBytes == 4) ptx::store_global_word4((void*)(to + 16), {0, 0, 0, 0});
+        }
+    }
+}
+
+DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_few,
+                                 const GroupedArgs& args) {
+    const Shared smem(ptx::shared_base());
+    const u32 warp = ptx::warp_index(), warpgroup = warp / 4;
+    if (warp == 0 && ptx::lane_index() == 0) {
+        if constexpr (kKBlocks > 0) {
+            ptx::prefetch_map(&map_a);
+            ptx::prefetch_map(&map_b);
+            ptx::prefetch_map(&map_few);
+        }
+        for (u32 s = 0; s < kStages; s++) {
+            ptx::barrier_init(smem.full + 8 * s, 1);
+            ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);
+        }
+        for (u32 s = 0; s < kScaleStages; s++) {
+            ptx::barrier_init(smem.scales_full + 8 * s, 32);  // each lane of the scale warp
+            ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
+        }
+        ptx::fence_barrier_init();
+    }
+    ptx::wait_for_prior_kernels();
+    if (warp < kBuilderWarps) build_table(smem.table, args, 0);
+    ptx::sync_block();  // barriers and table
+    const u32 pages = page_count(smem.table, args);
+
+    Rings rings;
+    if (warpgroup == kWarpgroups) {
+        ptx::lower_registers<kProducerRegisters>();
+        for (u32 page = 0;;) {
+            if (warp == 4 * kWarpgroups) {
+                produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, page + 1 >= pages);
+            } else if (warp == 4 * kWarpgroups + 1) {
+                produce_scales(smem, rings.scales, args);
+            }
+            if (++page >= pages) break;
+            ptx::sync_block();  // the table has been read
+            ptx::sync_block();  // the next one is there
+        }
+    } else {
+        ptx::raise_registers<kConsumerRegisters>();
+        if (args.zero_padding && warp < kBuilderWarps) zero_dead_rows(args);
+        for (u32 page = 0;;) {
+            consume(smem, rings, args, warpgroup);
+            if (++page >= pages) break;
+            ptx::sync_block();
+            if (warp < kBuilderWarps) build_table(smem.table, args, page);
+            ptx::sync_block();
+        }
+    }
+}
+
+}  // namespace dgj

@@ -1,0 +1,3 @@
+from checkout import load_benchmarks
+
+load_benchmarks()
