@@ -39,7 +39,7 @@ def results(frameworks, shim, tmp_path_factory):
         if framework in found:
             return found[framework]
         home = tmp_path_factory.mktemp(framework)
-        paths = [sources, FOLDER, *([shim] if framework == "sglang" else [])]
+        paths = [sources, FOLDER, FOLDER.parents[1], *([shim] if framework == "sglang" else [])]
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("DGJ_", "DG_"))}
         variables = {
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
@@ -52,7 +52,9 @@ def results(frameworks, shim, tmp_path_factory):
             "HF_HUB_OFFLINE": "1",
         }
         command = [str(python), str(FOLDER / f"{framework}_calls.py")]
-        done = subprocess.run(command, capture_output=True, text=True, env=keep | variables, cwd=home, timeout=420)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=keep | variables, cwd=home, timeout=420
+        )
         lines = re.findall(r"^CHECK (.*)$", done.stdout, re.M)
         rows = {row["name"]: row for row in map(json.loads, lines)}
         found[framework] = {"rows": rows, "rest": (done.stdout + done.stderr)[-6000:]}

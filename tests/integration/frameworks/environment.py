@@ -65,7 +65,7 @@ def make() -> tuple[Path, Path]:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(sources, [n for n in archive.namelist() if not n.endswith(".so")])
     shutil.rmtree(folder / "wheels")
-    # --target leaves the environment that runs this alone; a package that it has too is installed all the same.
+    # --target leaves the environment that runs this alone, and installs what that one has too.
     run(*pip, "install", *options, "--target", site, "--requirement", HERE / "requirements.txt")
     (folder / "complete").touch()
     return python, sources

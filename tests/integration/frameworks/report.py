@@ -1,4 +1,4 @@
-"""Runs the functions marked with @checks and writes one line of JSON for each: name, seconds, error or null."""
+"""Runs the functions marked with @checks; writes a line of JSON for each: name, seconds, error or null."""
 
 import json
 import sys

@@ -125,7 +125,8 @@ def dense_wrapper_warms_up_then_runs():
         entrypoint.gemm_nt_f8f8bf16((a[0], scales), b, d)
     assert modes == [1, 0] and dg.get_compile_mode() == 0  # one sweep for one (n, k), without launches
     assert oracle.calls["fp8_gemm_nt"] == 2 + len(compile_utils._BUILTIN_M_LIST)
-    assert any(name.endswith(".lock") for name in os.listdir(os.path.join(os.environ["DG_JIT_CACHE_DIR"], "locks")))
+    locks = os.listdir(os.path.join(os.environ["DG_JIT_CACHE_DIR"], "locks"))
+    assert any(name.endswith(".lock") for name in locks)
 
 
 @checks
@@ -154,10 +155,12 @@ def alignment_for_the_compact_layout_is_small():
 
 def run_layer(layout: str, tokens: int, local: int = EXPERTS, start: int = 0) -> None:
     compile_utils._ENABLE_JIT_DEEPGEMM_PRECOMPILE = False
-    w13, w2 = (cast_blocks(torch.randn(local, *s) / 16) for s in ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)))
+    w13 = cast_blocks(torch.randn(local, 2 * INTERMEDIATE, HIDDEN) / 16)
+    w2 = cast_blocks(torch.randn(local, HIDDEN, INTERMEDIATE) / 16)
     quant = runner.DeepGemmMoeQuantInfo(
-        w13_weight=w13[0], w2_weight=w2[0], use_fp8=True, w13_scale=w13[1], w2_scale=w2[1], block_shape=[128, 128]
-    )
+        w13_weight=w13[0], w2_weight=w2[0], use_fp8=True, w13_scale=w13[1], w2_scale=w2[1],
+        block_shape=[128, 128],
+    )  # fmt: skip
     config = MoeRunnerConfig(
         num_experts=EXPERTS, num_local_experts=local, hidden_size=HIDDEN, top_k=TOPK, inplace=False,
         intermediate_size_per_partition=INTERMEDIATE,
@@ -172,7 +175,8 @@ def run_layer(layout: str, tokens: int, local: int = EXPERTS, start: int = 0) ->
         assert given.use_masked_gemm == (layout == "masked")
         out = runner.DeepGemmRunnerCore(config).run(given, quant, state)
         combined = runner.post_permute_deep_gemm_to_standard(out, quant, config, state).hidden_states
-    quantised, expected = restored(*dg.per_token_cast_to_fp8(x)), torch.zeros(tokens, HIDDEN, dtype=torch.float64)
+    quantised = restored(*dg.per_token_cast_to_fp8(x))
+    expected = torch.zeros_like(quantised)
     f13, f2 = restored(*w13), restored(*w2)
     for token in range(tokens):
         for expert, weight in zip(ids[token].tolist(), weights[token].double(), strict=True):

@@ -65,7 +65,8 @@ def linear_layer_runs_in_both_dtypes():
     for dtype in (torch.bfloat16, torch.float16):
         layer = finegrained_fp8.FP8Linear(HIDDEN, 192, block_size=(128, 128))
         weight, scale = cast_blocks(torch.randn(192, HIDDEN))
-        layer.weight, layer.weight_scale_inv = (torch.nn.Parameter(t, requires_grad=False) for t in (weight, scale))
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+        layer.weight_scale_inv = torch.nn.Parameter(scale, requires_grad=False)
         for m in (1, 33):
             x = torch.randn(3, m, HIDDEN, dtype=dtype)
             d = layer(x)

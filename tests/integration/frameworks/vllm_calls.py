@@ -123,20 +123,28 @@ def experts(cls, **more):
     return layer, (w13, w2), (restored(w13, s13), restored(w2, s2))
 
 
+def workspaces(layer, tokens, total):
+    """Two workspaces and the output, full of NaN: nothing of it may reach a row that counts."""
+    shapes = layer.workspace_shapes(
+        tokens, 2 * INTERMEDIATE, HIDDEN, TOPK, total, EXPERTS, None, MoEActivation.SILU
+    )
+    return [torch.full(shape, float("nan"), dtype=torch.bfloat16) for shape in shapes]
+
+
 @checks
 def contiguous_experts_run_a_layer():
     layer, (w13, w2), (f13, f2) = experts(DeepGemmExperts)
-    for tokens, expert_map in ((TOKENS, None), (1, None), (TOKENS, torch.tensor([0, -1, 1, 2, -1, 3], dtype=torch.int32))):
+    sharded = torch.tensor([0, -1, 1, 2, -1, 3], dtype=torch.int32)  # -1: experts of other ranks
+    for tokens, expert_map in ((TOKENS, None), (1, None), (TOKENS, sharded)):
         total = EXPERTS if expert_map is None else expert_map.numel()
         ids = torch.stack([torch.randperm(total)[:TOPK] for _ in range(tokens)]).to(torch.int32)
         weights = torch.rand(tokens, TOPK)
         a, sa = dg.per_token_cast_to_fp8(torch.randn(tokens, HIDDEN), use_ue8m0=True)
-        shapes = layer.workspace_shapes(tokens, 2 * INTERMEDIATE, HIDDEN, TOPK, total, EXPERTS, None, MoEActivation.SILU)
-        workspaces = [torch.full(shape, float("nan"), dtype=torch.bfloat16) for shape in shapes]
-        out = workspaces[2]
+        first, second, out = workspaces(layer, tokens, total)
         layer.apply(
-            out, a, w13, w2, weights, ids, MoEActivation.SILU, total, expert_map, sa, None, *workspaces[:2], None, False
-        )
+            out, a, w13, w2, weights, ids, MoEActivation.SILU, total, expert_map, sa, None, first, second,
+            None, False,
+        )  # fmt: skip
         x, expected = restored(a, sa), torch.zeros(tokens, HIDDEN, dtype=torch.float64)
         for token in range(tokens):
             for expert, weight in zip(ids[token].tolist(), weights[token].double(), strict=True):
@@ -157,16 +165,15 @@ def batched_experts_run_a_layer():
     x = torch.stack([restored(a[e], sa[e]) for e in range(EXPERTS)])
     for e in range(EXPERTS):
         sa[e, counts[e] :] = float("nan")
-    shapes = layer.workspace_shapes(rows, 2 * INTERMEDIATE, HIDDEN, TOPK, EXPERTS, EXPERTS, None, MoEActivation.SILU)
-    workspaces = [torch.full(shape, float("nan"), dtype=torch.bfloat16) for shape in shapes]
+    first, second, out = workspaces(layer, rows, EXPERTS)
     meta = mk.ExpertTokensMetadata(expert_num_tokens=counts, expert_num_tokens_cpu=None)
     ids, weights = torch.zeros(rows, TOPK, dtype=torch.int32), torch.ones(rows, TOPK)
     layer.apply(
-        workspaces[2], a, w13, w2, weights, ids, MoEActivation.SILU, EXPERTS, None, sa, None, *workspaces[:2], meta, False
+        out, a, w13, w2, weights, ids, MoEActivation.SILU, EXPERTS, None, sa, None, first, second, meta, False
     )
     for e, count in enumerate(counts.tolist()):
-        assert_close(workspaces[2][e, :count], silu_and_mul(x[e, :count] @ f13[e].T) @ f2[e].T, 3e-3)
-        assert workspaces[2][e, count:].isnan().all()
+        assert_close(out[e, :count], silu_and_mul(x[e, :count] @ f13[e].T) @ f2[e].T, 3e-3)
+        assert out[e, count:].isnan().all()
 
 
 @checks

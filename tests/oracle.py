@@ -11,9 +11,9 @@ calls: dict[str, int] = {}
 def cast_blocks(w):
     """Values and scales of [.., n, k] with a scale for each 128x128, as a checkpoint has them."""
     parts = [dg.per_block_cast_to_fp8(part) for part in w.reshape(-1, *w.shape[-2:])]
-    q, sf = (torch.stack([pair[i].view(torch.uint8) for pair in parts]) for i in (0, 1))
-    scales = sf.view(torch.float32).view(*w.shape[:-2], *parts[0][1].shape)
-    return q.view(torch.float8_e4m3fn).view(w.shape), scales
+    q = torch.stack([values.view(torch.uint8) for values, _ in parts]).view(torch.float8_e4m3fn)
+    sf = torch.stack([scales for _, scales in parts])
+    return q.view(w.shape), sf.view(*w.shape[:-2], *sf.shape[1:])
 
 
 def restored(q, sf):
@@ -48,7 +48,7 @@ def rows_of(layout, groups, rows, psum):
         return [(layout == g).nonzero().flatten() for g in range(groups)]
     found, start = [], 0
     for end in layout.tolist():
-        found.append(torch.arange(start, end))
+        found.append(torch.arange(start, end, device=layout.device))
         start = dg.align(end, alignment)
     return found
 
@@ -60,7 +60,7 @@ def m_grouped_fp8_gemm_nt_contiguous(a, b, d, grouped_layout, *args, use_psum_la
     )
     assert done is None
     _count("contiguous psum" if use_psum_layout else "contiguous ids")
-    nobody = torch.ones(d.shape[0], dtype=torch.bool)
+    nobody = torch.ones(d.shape[0], dtype=torch.bool, device=d.device)
     groups = b[0].shape[0]
     for g, rows in enumerate(rows_of(grouped_layout, groups, d.shape[0], use_psum_layout)):
         assert_close(d[rows], restored(bytes_at(a[0], rows), a[1][rows]) @ restored(b[0][g], b[1][g]).T)
