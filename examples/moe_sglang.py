@@ -100,7 +100,7 @@ class SglangMoe:
 
     def combine(self, d: torch.Tensor, rows: torch.Tensor, local: torch.Tensor, weights: torch.Tensor):
         # Row 0 stands in for choices of other ranks; it may hold NaN, so 0 times it is no way.
-        chosen = torch.where(local[:, None], d[rows], 0).view(*weights.shape, -1)
+        chosen = torch.where(local[:, None], d[rows], 0).view(*weights.shape, self.experts.hidden)
         return (chosen * weights[..., None]).sum(1)
 
 

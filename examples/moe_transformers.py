@@ -64,7 +64,7 @@ class SortedExperts(torch.nn.Module):
         dg.m_grouped_fp8_gemm_nt_contiguous(activated, layer.fp8_w2, d, layout)
         chosen = torch.empty_like(d[rows])
         chosen[order] = d[rows]
-        return (chosen.view(tokens, topk, -1) * weights[..., None]).sum(1).to(x.dtype)
+        return (chosen.view(tokens, topk, layer.hidden) * weights[..., None]).sum(1).to(x.dtype)
 
 
 def main() -> int:

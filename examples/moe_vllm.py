@@ -54,7 +54,7 @@ class VllmMoe:
             dg.m_grouped_fp8_gemm_nt_contiguous(activated, layer.fp8_w2, d, ends, use_psum_layout=True)
         finally:
             dg.set_mk_alignment_for_contiguous_layout(previous)
-        return (d[rows].view(tokens, topk, -1) * weights[..., None]).sum(1).to(x.dtype)
+        return (d[rows].view(tokens, topk, layer.hidden) * weights[..., None]).sum(1).to(x.dtype)
 
     def masked(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The same with a fixed number of rows for each expert: shapes do not depend on the routing."""
@@ -76,7 +76,8 @@ class VllmMoe:
         activated = q.view(layer.count, most, -1), sf.view(layer.count, most, -1)
         d = x.new_empty(layer.count, most, layer.hidden)
         dg.m_grouped_fp8_gemm_nt_masked(activated, layer.fp8_w2, d, counts, expected_m)
-        return (d.flatten(0, 1)[rows].view(tokens, topk, -1) * weights[..., None]).sum(1).to(x.dtype)
+        chosen = d.flatten(0, 1)[rows].view(tokens, topk, layer.hidden)
+        return (chosen * weights[..., None]).sum(1).to(x.dtype)
 
 
 class Graph:
