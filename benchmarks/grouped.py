@@ -162,7 +162,7 @@ class _Part:
 
 
 def _compile(rows) -> None:
-    core_api.compile_ahead({core_api.grouped_problem(row.n, row.k, row.groups) for row in rows})
+    core_api.compile_ahead({core_api.grouped_problem(row.n, row.k) for row in rows})
 
 
 def run_contiguous(part: _Part) -> dict:
