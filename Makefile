@@ -45,7 +45,7 @@ test-cpu: env
 test-emulator: env ## Device code executed on the CPU, all of it but the long tests
 	$(call pytest,emulator,tests/emulator -m "not smoke and not long" -n $(JOBS))
 
-test-integration: env ## What the built module and its metadata promise
+test-integration: env ## The built module, the examples, and frameworks calling it
 	$(call pytest,integration,tests/integration -m "not long")
 
 test-long: env ## The tests marked long: wheels, sdist, isolated and editable builds

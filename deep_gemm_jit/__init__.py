@@ -74,7 +74,7 @@ _LAZY = {
     "uninstall_as_deep_gemm": "dropin",
     "unpack_ue8m0_from_int": "quant",
 }
-_LAZY_MODULES = ("dropin", "layouts", "ops", "quant", "testing", "utils")
+_LAZY_MODULES = ("dropin", "integrations", "layouts", "ops", "quant", "testing", "utils")
 
 __all__ = [
     "Candidate",

@@ -159,10 +159,16 @@ void compile_mode() {
     runtime::fp8_gemm_nt(c, kStream);
     CHECK(compile_count() == 1 && fake().loads == 1 && fake().launches == 0 && fake().encodes == 0);
     CHECK(runtime::fp8_gemm_nt_if_warm(c, kStream) && !runtime::fp8_gemm_nt_if_warm(other, kStream));
-    CHECK(fake().launches == 0);
+    const std::int32_t offsets[] = {0, 32, 64};
+    MGroupedCall grouped;
+    grouped.rows = 64, grouped.n = 512, grouped.k = 256, grouped.groups = 2;
+    grouped.form = GroupForm::kOffsets, grouped.index = offsets, grouped.device = c.device;
+    runtime::m_grouped_gemm(grouped, kStream);
+    CHECK(runtime::m_grouped_gemm_if_warm(grouped, kStream));
+    CHECK(compile_count() == 2 && fake().loads == 2 && fake().launches == 0 && fake().encodes == 0);
     runtime::set_compile_mode(0);
     CHECK(runtime::fp8_gemm_nt_if_warm(c, kStream));
-    CHECK(compile_count() == 1 && fake().loads == 1 && fake().launches == 1);
+    CHECK(compile_count() == 2 && fake().loads == 2 && fake().launches == 1);
     CHECK(has(error_of(ErrorKind::kValue, [] { runtime::set_compile_mode(2); }), "mode is 2"));
     CHECK(runtime::get_compile_mode() == 0);
 }

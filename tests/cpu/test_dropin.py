@@ -201,6 +201,13 @@ assert module.get_col_major_tma_aligned_tensor is dg.get_mn_major_tma_aligned_te
 PLUGINS = {"vllm.general_plugins": "vllm", "sglang.srt.plugins": "sglang"}
 
 
+def test_the_adapters_import_no_framework():
+    run("""
+assert dg.integrations.transformers.enable and dg.integrations.vllm.register and dg.integrations.sglang.register
+assert not {"torch", "transformers", "vllm", "sglang"} & set(sys.modules)
+""")
+
+
 @pytest.mark.parametrize("group", PLUGINS)
 def test_a_plugin_is_inert_until_the_variable_is_set(group):
     run(
