@@ -46,7 +46,7 @@ test-emulator: env ## Device code executed on the CPU, all of it but the long te
 	$(call pytest,emulator,tests/emulator -m "not smoke and not long" -n $(JOBS))
 
 test-integration: env ## The built module, the examples, and frameworks calling it
-	$(call pytest,integration,tests/integration -m "not long")
+	$(call pytest,integration,tests/integration -m "not long" -n $(JOBS) --dist loadfile)
 
 test-long: env ## The tests marked long: wheels, sdist, isolated and editable builds
 	$(call pytest,long,tests/cpu tests/emulator tests/integration -m long)

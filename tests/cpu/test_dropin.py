@@ -203,7 +203,8 @@ PLUGINS = {"vllm.general_plugins": "vllm", "sglang.srt.plugins": "sglang"}
 
 def test_the_adapters_import_no_framework():
     run("""
-assert dg.integrations.transformers.enable and dg.integrations.vllm.register and dg.integrations.sglang.register
+adapters = dg.integrations
+assert adapters.transformers.enable and adapters.vllm.register and adapters.sglang.register
 assert not {"torch", "transformers", "vllm", "sglang"} & set(sys.modules)
 """)
 
