@@ -105,14 +105,13 @@ _OWN = {*_FUNCTIONS, *_FORWARDED, *_LEGACY}
 
 
 @functools.cache
-def _setter(name: str) -> Callable[..., None]:
-    own = getattr(deep_gemm_jit, name)
+def _setter(name: str) -> Callable[[Any], None]:
+    own, values = getattr(deep_gemm_jit, name), _displaced.values
 
     @functools.wraps(own)
-    def set_in_both(*args, **kwargs):
-        own(*args, **kwargs)
-        value = args[0] if args else next(iter(kwargs.values()))
-        _displaced.values[name] = value
+    def set_in_both(value, /):  # twice for each layer and step: a store, and little beside it
+        own(value)
+        values[name] = value
         if _displaced.setters is not None:
             _displaced.forward(name, value)
 
@@ -162,10 +161,13 @@ class _Displaced:
     """The other deep_gemm: where it is, and what of it is loaded."""
 
     def __init__(self) -> None:
+        self.values: dict[str, Any] = {}  # the last value that each forwarded setter got
+        self.forget()
+
+    def forget(self) -> None:
         self.module: ModuleType | None = None
         self.setters: dict[str, Callable] | None = None  # its own, once it is loaded
         self.submodules: dict[str, ModuleType] = {}  # loaded ones whose place in sys.modules we took
-        self.values: dict[str, Any] = {}  # the last value that each forwarded setter got
         self.failed: set[str] = set()
         self.loading = False
 
@@ -333,13 +335,13 @@ def _put_into_sys_modules() -> None:
             if sys.modules.get(name) is module:
                 del sys.modules[name]
         sys.modules.update(_displaced.submodules)
-        _displaced.__init__()
+        _displaced.forget()
 
     _undo.append(undo)
 
 
 def _replace_attributes(loaded: ModuleType) -> None:
-    _undo.append(_displaced.__init__)
+    _undo.append(_displaced.forget)
     _displaced.adopt(loaded)
     for name in sorted(_OWN):
         _replace(loaded, name, _own(name))

@@ -1,6 +1,6 @@
 """A server's start: every kernel that a model can need, compiled before the first request.
 
-    python examples/serve_warmup.py [--device h200] [--max-rows 8192] [--shapes 2112x7168,7168x2048]
+    python examples/serve_warmup.py [--device h200] [--max-rows 8192] [--shapes 2112x7168,4096x7168x32]
 
 A problem is a weight shape and an output type; all_plans lists the few kernels that it can need for any
 number of rows. With a Hopper GPU they are loaded too, so that no request waits for a compiler. Without one
@@ -14,8 +14,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import deep_gemm_jit as dg
 
-# N x K of DeepSeek-V3's linear layers under tensor parallelism 8.
+# DeepSeek-V3: N x K of linear layers under tensor parallelism 8, N x K x experts under expert parallelism 8.
 SHAPES = "2112x7168,3072x1536,4096x512,7168x2048,4608x7168,7168x2304,512x7168,7168x256"
+SHAPES += ",4096x7168x32,7168x2048x32"
+
+
+def problem_of(n: int, k: int, experts: int | None = None) -> dg.GemmProblem:
+    """One problem serves ids, psum, masked rows and offsets: how rows are assigned is no part of a kernel."""
+    if experts is None:
+        return dg.GemmProblem(n=n, k=k)
+    return dg.GemmProblem(n=n, k=k, layout="m_grouped", groups=experts)
 
 
 def gpu_profile() -> str | None:
@@ -30,11 +38,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="h200", help="profile to compile for where there is no GPU")
     parser.add_argument("--max-rows", type=int, default=8192, help="most tokens in a batch")
-    parser.add_argument("--shapes", default=SHAPES, help="NxK, separated by commas")
+    parser.add_argument("--shapes", default=SHAPES, help="NxK or NxKxEXPERTS, separated by commas")
     parser.add_argument("--threads", type=int, default=8)
     args = parser.parse_args()
-    shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",")]
-    problems = [dg.GemmProblem(n=n, k=k) for n, k in shapes]
+    problems = [problem_of(*map(int, shape.split("x"))) for shape in args.shapes.split(",")]
     gpu = gpu_profile()
     profile = gpu or args.device
     every = [plan for problem in problems for plan in dg.all_plans(problem, profile, args.max_rows)]

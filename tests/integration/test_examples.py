@@ -20,7 +20,7 @@ RUNS = {
         "--world 4 --skew 2",
         "--world 4 --skew 2 --idle",
     ],
-    "serve_warmup.py": ["--shapes 64x128 --max-rows 16"],
+    "serve_warmup.py": ["--shapes 64x128,64x128x4 --max-rows 16"],
     "demo.py": [],  # run by `make demo`
     "moe_common.py": [],
 }

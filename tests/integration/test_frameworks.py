@@ -53,7 +53,7 @@ def results(frameworks, shim, tmp_path_factory):
         }
         command = [str(python), str(FOLDER / f"{framework}_calls.py")]
         done = subprocess.run(
-            command, capture_output=True, text=True, env=keep | variables, cwd=home, timeout=420
+            command, capture_output=True, text=True, env=keep | variables, cwd=home, timeout=900
         )
         lines = re.findall(r"^CHECK (.*)$", done.stdout, re.M)
         rows = {row["name"]: row for row in map(json.loads, lines)}
