@@ -122,8 +122,6 @@ def command_grouped(arguments) -> int:
         found = grouped.run(arguments.part, peer, seconds=arguments.minutes * 60, say=say)
         result["grouped"] = found
         failed = not found["complete"] or any(row.get("out_of_bounds") for row in found["rows"])
-        for name, value in found["summary"].items():
-            say(f"{name}: {value}")
     _finish(result, result["what"], arguments)
     return 1 if failed else 0
 
@@ -245,7 +243,9 @@ def parser() -> argparse.ArgumentParser:
     add("compile", command_compile)
     compile_peer = add("compile-peer", command_compile_peer, peer="required", rows=True)
     compile_peer.add_argument("--part", default="0/1")
-    compile_peer.add_argument("--table", default="dense", choices=["dense", "contiguous", "masked"])
+    compile_peer.add_argument(
+        "--table", default="dense", choices=["dense", "contiguous", "masked", "decode", "ragged"]
+    )
     shown = add("report", command_report)
     shown.add_argument("file")
     shown.add_argument("--markdown", action="store_true")

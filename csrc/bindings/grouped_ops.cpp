@@ -47,11 +47,12 @@ PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGro
         if (call.device.type == Device::Type::kCuda) {
             void* stream = nullptr;
             if (!current_stream(call.device, &stream)) return nullptr;
-            const bool checked = runtime::get_check();
-            if (!checked && runtime::m_grouped_gemm_if_warm(call, stream)) Py_RETURN_NONE;
+            const bool check = runtime::get_check();
+            if (!check && runtime::m_grouped_gemm_if_warm(call, stream)) [[likely]]
+                Py_RETURN_NONE;
             const Held held(operands);
             const py::gil_scoped_release release;
-            if (checked) runtime::check_index(call, stream, op.name);
+            if (check) runtime::check_index(call, stream, op.name);
             runtime::m_grouped_gemm(call, stream);
         } else {
             const Held held(operands);

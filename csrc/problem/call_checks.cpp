@@ -87,8 +87,8 @@ void bad_scale_shape(const Arg& arg, const char* meaning, std::int64_t operand_r
     const int rank = static_cast<int>(wanted.size());
     bool known = t.ndim == 0 || (t.ndim == 1 && t.shape[0] == 1);
     if (t.ndim == rank) {
-        const std::int64_t rows = t.shape[static_cast<std::size_t>(rank - 2)],
-                           blocks = t.shape[static_cast<std::size_t>(rank - 1)];
+        const std::size_t row = rank == 2 ? 0 : 1;
+        const std::int64_t rows = t.shape[row], blocks = t.shape[row + 1];
         const auto per = [&](std::int64_t gran) { return blocks == ceil_div(k, gran); };
         const bool groups_fit = rank == 2 || t.shape[0] == *wanted.begin();
         const bool rows_known = rows == operand_rows || rows == ceil_div(operand_rows, kScaleBlock) ||

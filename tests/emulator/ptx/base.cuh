@@ -13,11 +13,11 @@
 namespace dgj {
 
 using emu::i32;
+using emu::i64;
 using emu::u16;
 using emu::u32;
 using emu::u64;
 using emu::u8;
-using i64 = long long;
 
 struct alignas(64) TensorMap {  // runtime/tensor_map.hpp says what the words mean here
     u64 opaque[16];
