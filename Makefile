@@ -45,8 +45,8 @@ test-cpu: env
 test-emulator: env ## Device code executed on the CPU, all of it but the long tests
 	$(call pytest,emulator,tests/emulator -m "not smoke and not long" -n $(JOBS))
 
-test-integration: env ## What the built module and its metadata promise
-	$(call pytest,integration,tests/integration -m "not long")
+test-integration: env ## The built module, the examples, and frameworks calling it
+	$(call pytest,integration,tests/integration -m "not long" -n $(JOBS) --dist loadfile)
 
 test-long: env ## The tests marked long: builds in every way, crash loops, the warm-up of a large model
 	$(call pytest,long,tests/cpu tests/emulator tests/integration -m long)

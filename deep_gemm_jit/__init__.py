@@ -41,14 +41,18 @@ from deep_gemm_jit.kernels import (
 )
 from deep_gemm_jit.settings import (
     get_batch_invariant,
+    get_compile_mode,
+    get_deterministic_algorithms,
     get_mk_alignment_for_contiguous_layout,
     get_num_sms,
     get_pdl,
     get_theoretical_mk_alignment_for_contiguous_layout,
     set_batch_invariant,
+    set_compile_mode,
     set_mk_alignment_for_contiguous_layout,
     set_num_sms,
     set_pdl,
+    use_deterministic_algorithms,
 )
 
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked  # SGLang's spelling
@@ -63,15 +67,17 @@ _LAZY = {
     "get_mn_major_tma_aligned_packed_ue8m0_tensor": "layouts",
     "get_mn_major_tma_aligned_tensor": "layouts",
     "get_tma_aligned_size": "layouts",
+    "install_as_deep_gemm": "dropin",
     "pack_ue8m0_to_int": "quant",
     "per_block_cast_to_fp8": "quant",
     "per_channel_cast_to_fp8": "quant",
     "per_token_cast_to_fp8": "quant",
     "transform_sf_into_required_layout": "layouts",
     "tune": "tuning",
+    "uninstall_as_deep_gemm": "dropin",
     "unpack_ue8m0_from_int": "quant",
 }
-_LAZY_MODULES = ("layouts", "ops", "quant", "testing", "utils")
+_LAZY_MODULES = ("dropin", "integrations", "layouts", "ops", "quant", "testing", "utils")
 
 __all__ = [
     "Candidate",
@@ -99,6 +105,8 @@ __all__ = [
     "fp8_gemm_nt",
     "fp8_m_grouped_gemm_nt_masked",
     "get_batch_invariant",
+    "get_compile_mode",
+    "get_deterministic_algorithms",
     "get_mk_alignment_for_contiguous_layout",
     "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mn_major_tma_aligned_tensor",
@@ -106,6 +114,7 @@ __all__ = [
     "get_pdl",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
+    "install_as_deep_gemm",
     "load",
     "m_grouped_fp8_gemm_nt_contiguous",
     "m_grouped_fp8_gemm_nt_masked",
@@ -117,12 +126,15 @@ __all__ = [
     "plan",
     "plan_report",
     "set_batch_invariant",
+    "set_compile_mode",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
     "set_pdl",
     "transform_sf_into_required_layout",
     "tune",
+    "uninstall_as_deep_gemm",
     "unpack_ue8m0_from_int",
+    "use_deterministic_algorithms",
     "warmup",
     "zero_jit",
 ]

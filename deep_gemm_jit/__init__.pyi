@@ -14,6 +14,8 @@ from deep_gemm_jit.ahead import WarmupStep as WarmupStep
 from deep_gemm_jit.ahead import plan_report as plan_report
 from deep_gemm_jit.ahead import warmup as warmup
 from deep_gemm_jit.ahead import zero_jit as zero_jit
+from deep_gemm_jit.dropin import install_as_deep_gemm as install_as_deep_gemm
+from deep_gemm_jit.dropin import uninstall_as_deep_gemm as uninstall_as_deep_gemm
 from deep_gemm_jit.kernels import Candidate as Candidate
 from deep_gemm_jit.kernels import CompiledKernel as CompiledKernel
 from deep_gemm_jit.kernels import CompileReport as CompileReport
@@ -39,6 +41,8 @@ from deep_gemm_jit.quant import per_channel_cast_to_fp8 as per_channel_cast_to_f
 from deep_gemm_jit.quant import per_token_cast_to_fp8 as per_token_cast_to_fp8
 from deep_gemm_jit.quant import unpack_ue8m0_from_int as unpack_ue8m0_from_int
 from deep_gemm_jit.settings import get_batch_invariant as get_batch_invariant
+from deep_gemm_jit.settings import get_compile_mode as get_compile_mode
+from deep_gemm_jit.settings import get_deterministic_algorithms as get_deterministic_algorithms
 from deep_gemm_jit.settings import (
     get_mk_alignment_for_contiguous_layout as get_mk_alignment_for_contiguous_layout,
 )
@@ -48,11 +52,13 @@ from deep_gemm_jit.settings import (
     get_theoretical_mk_alignment_for_contiguous_layout as get_theoretical_mk_alignment_for_contiguous_layout,
 )
 from deep_gemm_jit.settings import set_batch_invariant as set_batch_invariant
+from deep_gemm_jit.settings import set_compile_mode as set_compile_mode
 from deep_gemm_jit.settings import (
     set_mk_alignment_for_contiguous_layout as set_mk_alignment_for_contiguous_layout,
 )
 from deep_gemm_jit.settings import set_num_sms as set_num_sms
 from deep_gemm_jit.settings import set_pdl as set_pdl
+from deep_gemm_jit.settings import use_deterministic_algorithms as use_deterministic_algorithms
 from deep_gemm_jit.tuning import TunedRow as TunedRow
 from deep_gemm_jit.tuning import tune as tune
 

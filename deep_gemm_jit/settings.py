@@ -6,14 +6,18 @@ from deep_gemm_jit import _core
 
 __all__ = [
     "get_batch_invariant",
+    "get_compile_mode",
+    "get_deterministic_algorithms",
     "get_mk_alignment_for_contiguous_layout",
     "get_num_sms",
     "get_pdl",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "set_batch_invariant",
+    "set_compile_mode",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
     "set_pdl",
+    "use_deterministic_algorithms",
 ]
 
 
@@ -50,6 +54,21 @@ def get_pdl() -> bool:
     return _core.get_pdl()
 
 
+def set_compile_mode(mode: int) -> None:
+    """Say what a GEMM on a CUDA device does: 0 runs it; 1 compiles and loads its kernel without a launch.
+
+    In mode 1 outputs stay as they were, and a call whose kernel is loaded already returns in about 1 us, so a
+    server can walk over all its row counts. Operations on CPU tensors and casts run in both modes.
+    Raises ValueError for another mode.
+    """
+    _core.set_compile_mode(mode)
+
+
+def get_compile_mode() -> int:
+    """Return the mode that set_compile_mode set; 0 until then."""
+    return _core.get_compile_mode()
+
+
 def set_batch_invariant(enabled: bool) -> None:
     """Turn the mode on or off in which the bits of a row of D depend on its own row of A, and B, alone.
 
@@ -66,6 +85,18 @@ def get_batch_invariant() -> bool:
     return _core.get_batch_invariant()
 
 
+def use_deterministic_algorithms(enabled: bool) -> None:
+    """DeepGEMM's name of set_batch_invariant.
+
+    Every kernel here is deterministic; what callers want of this switch is that the bits of a row depend on
+    nothing but its own inputs, which is the batch-invariant mode.
+    """
+    set_batch_invariant(enabled)
+
+
+def get_deterministic_algorithms() -> bool:
+    """Return what get_batch_invariant returns: DeepGEMM's name of it."""
+    return get_batch_invariant()
 def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
     """Say that groups start at multiples of this many rows in the contiguous layouts, 1..128.
 

@@ -6,7 +6,7 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 16> kTable = {
+constexpr std::array<const EnvVar*, 17> kTable = {
     &kNvrtc,
     &kCacheDir,
     &kCacheMaxSize,
@@ -20,6 +20,7 @@ constexpr std::array<const EnvVar*, 16> kTable = {
     &kCondaPrefix,
     &kBatchInvariant,
     &kVllmBatchInvariant,
+    &kBackend,
     &kCheck,
     &kNumThreads,
     &kTuning,

@@ -33,6 +33,8 @@ inline constexpr EnvVar kCondaPrefix{"CONDA_PREFIX", "a conda environment where 
 inline constexpr EnvVar kBatchInvariant{"DGJ_BATCH_INVARIANT",
                                         "1: a row's bits do not depend on the other rows"};
 inline constexpr EnvVar kVllmBatchInvariant{"VLLM_BATCH_INVARIANT", "vLLM's name of DGJ_BATCH_INVARIANT"};
+inline constexpr EnvVar kBackend{"DGJ_BACKEND",
+                                 "1 or moe: this package becomes the deep_gemm of vLLM and SGLang"};
 inline constexpr EnvVar kCheck{"DGJ_CHECK",
                                "1: group ids, ends, offsets and counts on a GPU are checked before a launch, "
                                "which waits for them"};

@@ -33,6 +33,8 @@ void bind_settings(py::module_& m) {
     m.def("get_num_sms", &runtime::get_num_sms, py::arg("device"), Release());
     m.def("set_pdl", &runtime::set_pdl, py::arg("enabled"));
     m.def("get_pdl", &runtime::get_pdl);
+    m.def("set_compile_mode", &runtime::set_compile_mode, py::arg("mode"));
+    m.def("get_compile_mode", &runtime::get_compile_mode);
     m.def("set_mk_alignment", &runtime::set_mk_alignment, py::arg("rows"));
     m.def("get_mk_alignment", &runtime::get_mk_alignment);
     m.def("set_batch_invariant", &runtime::set_batch_invariant, py::arg("enabled"));

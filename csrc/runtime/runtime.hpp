@@ -18,6 +18,8 @@ void set_num_sms(int n);  // 0: all of the device; a device with fewer uses all 
 int get_num_sms(int device);
 void set_pdl(bool on);
 bool get_pdl();
+void set_compile_mode(int mode);  // 1: GEMMs on a GPU compile and load what they need and do not launch
+int get_compile_mode();
 void set_mk_alignment(int rows);  // 1..128: where groups start in the contiguous layouts
 int get_mk_alignment();
 void set_batch_invariant(bool on);

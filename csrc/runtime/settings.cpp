@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<int> g_num_sms{0};
 std::atomic<bool> g_pdl{false};
+std::atomic<int> g_compile_mode{0};
 std::atomic<int> g_mk_alignment{128};
 // -1: the environment has not been asked yet
 std::atomic<int> g_batch_invariant{-1};
@@ -49,6 +50,15 @@ int get_num_sms(int device) {
 void set_pdl(bool on) { g_pdl.store(on, std::memory_order_relaxed); }
 bool get_pdl() { return g_pdl.load(std::memory_order_relaxed); }
 
+void set_compile_mode(int mode) {
+    if (mode != 0 && mode != 1)
+        fail(ErrorKind::kValue,
+             "set_compile_mode: mode is {}; allowed are 0 (launch) and 1 (compile and load, do not launch)",
+             mode);
+    g_compile_mode.store(mode, std::memory_order_relaxed);
+}
+
+int get_compile_mode() { return g_compile_mode.load(std::memory_order_relaxed); }
 void set_mk_alignment(int rows) {
     if (rows < 1 || rows > 128)
         fail(ErrorKind::kValue,

@@ -153,6 +153,26 @@ void use_fake_compiler() {
     set_cache_seams(seams);
 }
 
+void compile_mode() {
+    const Fp8GemmCall c = make_call(64, 4096, 7168), other = make_call(1, 512, 256);
+    runtime::set_compile_mode(1);
+    runtime::fp8_gemm_nt(c, kStream);
+    CHECK(compile_count() == 1 && fake().loads == 1 && fake().launches == 0 && fake().encodes == 0);
+    CHECK(runtime::fp8_gemm_nt_if_warm(c, kStream) && !runtime::fp8_gemm_nt_if_warm(other, kStream));
+    const std::int32_t offsets[] = {0, 32, 64};
+    MGroupedCall grouped;
+    grouped.rows = 64, grouped.n = 512, grouped.k = 256, grouped.groups = 2;
+    grouped.form = GroupForm::kOffsets, grouped.index = offsets, grouped.device = c.device;
+    runtime::m_grouped_gemm(grouped, kStream);
+    CHECK(runtime::m_grouped_gemm_if_warm(grouped, kStream));
+    CHECK(compile_count() == 2 && fake().loads == 2 && fake().launches == 0 && fake().encodes == 0);
+    runtime::set_compile_mode(0);
+    CHECK(runtime::fp8_gemm_nt_if_warm(c, kStream));
+    CHECK(compile_count() == 2 && fake().loads == 2 && fake().launches == 1);
+    CHECK(has(error_of(ErrorKind::kValue, [] { runtime::set_compile_mode(2); }), "mode is 2"));
+    CHECK(runtime::get_compile_mode() == 0);
+}
+
 void launch_arguments() {
     CHECK(fake().args_bytes == sizeof(GemmArgs));
     Fp8GemmCall c = make_call(4096, 4096, 7168);
@@ -531,6 +551,7 @@ const struct {
     {"capture_compile", capture_compile},
     {"capture_from_cache", capture_from_cache},
     {"capture_old_driver", capture_old_driver},
+    {"compile_mode", compile_mode},
     {"rejected_image", rejected_image},
     {"threads", threads},
     {"no_driver", no_driver},

@@ -24,6 +24,7 @@ SCENARIOS = [
     "capture_compile",
     "capture_from_cache",
     "capture_old_driver",
+    "compile_mode",
     "rejected_image",
     "threads",
     "no_device",

@@ -100,7 +100,7 @@ HEADERS = [path for path in HOST_FILES if path.suffix == ".hpp"]
 
 
 def test_files_are_short_and_lines_narrow():
-    folders = ("csrc", "kernels_src", "deep_gemm_jit", "tests", "benchmarks", "examples", "tools")
+    folders = ("csrc", "kernels_src", "deep_gemm_jit", "python", "tests", "benchmarks", "examples", "tools")
     wrong = []
     for path in files_under(*folders, suffixes=CXX_SUFFIXES | PYTHON_SUFFIXES):
         lines = path.read_text().splitlines()

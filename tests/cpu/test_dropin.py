@@ -1,0 +1,294 @@
+"""deep_gemm_jit as deep_gemm, beside other packages of that name (small fakes, a process each)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PREAMBLE = "import sys, os, logging, importlib.util\nimport deep_gemm_jit as dg\n"
+
+# What another deep_gemm looks like: modules that import each other by name, settings, names that we lack.
+OTHER = {
+    "deep_gemm/__init__.py": """
+from deep_gemm.utils import layout
+from . import legacy
+calls = []
+def fp8_gemm_nt(*args, **kwargs): calls.append("gemm")
+def fp8_einsum(*args): return "their einsum"
+def set_num_sms(n): calls.append(("num_sms", n))
+def set_pdl(on): raise RuntimeError("no PDL there")
+def set_mk_alignment_for_contiguous_layout(n): calls.append(("alignment", n))
+def get_num_sms(): return 132
+__version__ = "9.9"
+""",
+    "deep_gemm/utils/__init__.py": "from deep_gemm.utils.layout import *\ndef dist(): return 'theirs'\n",
+    "deep_gemm/utils/layout.py": """
+def get_mn_major_tma_aligned_tensor(x): return "their layout"
+def only_theirs(): return "their helper"
+""",
+    "deep_gemm/legacy/__init__.py": "from deep_gemm.legacy.kernels import old\n",
+    "deep_gemm/legacy/kernels.py": "def old(): return 'their legacy'\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return write
+
+
+def run(code: str, path: Path | None = None, **variables: str) -> str:
+    ours = ("DGJ_", "VLLM_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment |= {"PYTHONPATH": str(path or "")} | variables
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PREAMBLE + code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_module_is_importable_like_a_package_and_imports_no_torch():
+    run("""
+module = dg.install_as_deep_gemm()
+import deep_gemm, deep_gemm.utils, deep_gemm.utils.math, deep_gemm.testing
+from deep_gemm.utils.layout import get_tma_aligned_size
+from deep_gemm import fp8_gemm_nt
+assert deep_gemm is module and importlib.util.find_spec("deep_gemm") is deep_gemm.__spec__ is not None
+assert fp8_gemm_nt is dg.fp8_gemm_nt and deep_gemm.__version__ == dg.__version__
+assert get_tma_aligned_size(5, 4) == 8 and deep_gemm.ceil_div(5, 4) == 2
+assert "fp8_gemm_nt" in dir(deep_gemm) and "align" in dir(deep_gemm)
+""")
+    run("""
+dg.install_as_deep_gemm()
+import deep_gemm
+deep_gemm.set_compile_mode(0)
+assert not hasattr(deep_gemm, "__wrapped__") and "torch" not in sys.modules
+""")
+
+
+def test_T11_a_name_without_arithmetic_is_absent_where_there_is_no_other_package():
+    run("""
+dg.install_as_deep_gemm()
+import deep_gemm
+for name in ("fp8_einsum", "mega_mhc", "fp8_fp4_mqa_logits", "fp8_mega_moe", "tf32_hc_prenorm_gemm",
+             "m_grouped_fp8_fp4_gemm_nt_contiguous", "bf16_gemm_nt", "k_grouped_fp8_gemm_nt_contiguous"):
+    assert getattr(deep_gemm, name, None) is None and not hasattr(deep_gemm, name), name
+try:
+    deep_gemm.fp8_einsum
+except AttributeError as error:
+    assert "fp8_einsum" in str(error) and "deep_gemm_jit does not implement it" in str(error)
+try:
+    import deep_gemm.legacy
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("a module out of nowhere")
+""")
+
+
+def test_T11_before_its_import_the_other_package_is_displaced_and_gives_what_we_lack(folder):
+    run(
+        """
+dg.install_as_deep_gemm()
+import deep_gemm
+deep_gemm.set_num_sms(64)                       # before theirs is loaded: replayed
+deep_gemm.set_pdl(True)
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and "legacy" not in "".join(sys.modules)
+assert deep_gemm.fp8_einsum() == "their einsum"
+calls = deep_gemm.calls
+assert calls == [("num_sms", 64)], calls        # and their failing set_pdl did no harm
+deep_gemm.set_num_sms(32)
+assert calls == [("num_sms", 64), ("num_sms", 32)], calls
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and sys.modules["deep_gemm"] is deep_gemm
+import deep_gemm.legacy
+from deep_gemm.legacy.kernels import old
+assert old() == "their legacy" and deep_gemm.legacy.old is old
+assert deep_gemm.utils.dist() == "theirs"
+from deep_gemm.utils.layout import only_theirs, get_mn_major_tma_aligned_tensor as own
+assert only_theirs() == "their helper" and own is dg.get_mn_major_tma_aligned_tensor
+dg.uninstall_as_deep_gemm()
+import deep_gemm
+assert deep_gemm.__version__ == "9.9" and deep_gemm.utils.layout.only_theirs() == "their helper"
+deep_gemm.fp8_gemm_nt()
+assert calls[-1] == "gemm"
+""",
+        folder(OTHER),
+    )
+
+
+def test_T11_a_loaded_package_is_patched_in_place_and_restored(folder):
+    run(
+        """
+dg.set_num_sms(0)
+import deep_gemm
+from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor as bound_before
+theirs, their_set = deep_gemm.fp8_gemm_nt, deep_gemm.set_num_sms
+assert dg.install_as_deep_gemm() is deep_gemm is dg.install_as_deep_gemm()
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and deep_gemm.get_compile_mode() == 0
+assert deep_gemm.utils.layout.get_mn_major_tma_aligned_tensor is dg.get_mn_major_tma_aligned_tensor
+assert deep_gemm.fp8_einsum() == "their einsum" and not hasattr(deep_gemm, "mega_mhc")
+assert deep_gemm.__version__ == "9.9" and bound_before(0) == "their layout"
+deep_gemm.set_num_sms(16)
+assert deep_gemm.calls == [("num_sms", 16)]
+dg.uninstall_as_deep_gemm()
+assert deep_gemm.fp8_gemm_nt is theirs and deep_gemm.set_num_sms is their_set
+assert not hasattr(deep_gemm, "get_compile_mode")
+assert deep_gemm.utils.layout.get_mn_major_tma_aligned_tensor is bound_before
+dg.uninstall_as_deep_gemm()
+""",
+        folder(OTHER),
+    )
+
+
+@pytest.mark.parametrize("failure", ["raise RuntimeError('no GPU')", "import not_there", "1 / 0"])
+def test_T11_a_package_that_cannot_be_imported_counts_as_absent_and_is_reported_once(folder, failure):
+    written = run(
+        """
+logging.basicConfig(level=logging.INFO)
+dg.install_as_deep_gemm()
+import deep_gemm
+assert [getattr(deep_gemm, name, None) for name in ("mega_mhc", "fp8_einsum", "legacy")] == [None] * 3
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and sys.modules["deep_gemm"] is deep_gemm
+assert "deep_gemm.part" not in sys.modules
+""",
+        folder({"deep_gemm/__init__.py": f"from . import part\n{failure}\n", "deep_gemm/part.py": ""}),
+    )
+    assert written.count("importing the installed deep_gemm failed") == 1, written
+
+
+def test_T11_the_copy_inside_vllm_is_found_when_vllm_is_loaded(folder):
+    path = folder(
+        {
+            "vllm/__init__.py": "",
+            "vllm/third_party/__init__.py": "",
+            "vllm/third_party/deep_gemm/__init__.py": "def mega_mhc(): return 'vendored'\n",
+        }
+    )
+    run(
+        """
+dg.install_as_deep_gemm()
+import deep_gemm
+assert not hasattr(deep_gemm, "mega_mhc") and "vllm" not in sys.modules   # nobody uses vLLM here
+import vllm
+assert deep_gemm.mega_mhc() == "vendored" and deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt
+""",
+        path,
+    )
+
+
+def test_a_name_of_2025_reaches_the_same_function():
+    run("""
+import torch
+module = dg.install_as_deep_gemm()
+a, b = dg.per_token_cast_to_fp8(torch.ones(2, 128)), dg.per_block_cast_to_fp8(torch.ones(8, 128))
+d = torch.empty(2, 8)
+module.gemm_fp8_fp8_bf16_nt(lhs=a, rhs=b, out=d)
+assert torch.allclose(d, torch.full((2, 8), 128.0), rtol=1e-3)
+assert module.get_col_major_tma_aligned_tensor is dg.get_mn_major_tma_aligned_tensor
+""")
+
+
+# ---- plug-ins --------------------------------------------------------------------------------------
+
+PLUGINS = {"vllm.general_plugins": "vllm", "sglang.srt.plugins": "sglang"}
+
+
+def test_the_adapters_import_no_framework():
+    run("""
+adapters = dg.integrations
+assert adapters.transformers.enable and adapters.vllm.register and adapters.sglang.register
+assert not {"torch", "transformers", "vllm", "sglang"} & set(sys.modules)
+""")
+
+
+@pytest.mark.parametrize("group", PLUGINS)
+def test_a_plugin_is_inert_until_the_variable_is_set(group):
+    run(
+        f"""
+from importlib.metadata import entry_points
+before = dict(os.environ)
+for entry in entry_points(group={group!r}):
+    assert entry.name == "deep_gemm_jit"
+    entry.load()()
+assert "deep_gemm" not in sys.modules and "torch" not in sys.modules and dict(os.environ) == before
+assert len(entry_points(group={group!r})) == 1
+""",
+        DGJ_BACKEND="0",
+    )
+
+
+@pytest.mark.parametrize("value", ["1", "moe"])
+def test_the_vllm_plugin_sets_what_the_user_left_open_and_says_so(value):
+    written = run(
+        """
+logging.basicConfig(level=logging.INFO)
+from deep_gemm_jit.integrations import vllm as plugin
+plugin.register()
+plugin.register()
+import deep_gemm
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt
+assert os.environ["VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER"] == "0"
+assert os.environ["VLLM_USE_DEEP_GEMM"] == "0"       # the user's
+print("MOE", os.environ.get("VLLM_MOE_USE_DEEP_GEMM"))
+""",
+        DGJ_BACKEND=value,
+        VLLM_USE_DEEP_GEMM="0",
+    )
+    assert f"MOE {'1' if value == 'moe' else None}" in written
+    first = next(line for line in written.splitlines() if "DGJ_BACKEND" in line)
+    assert f"DGJ_BACKEND={value}" in first and "VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER=0" in first
+    assert ("kept VLLM_USE_DEEP_GEMM=0" in first) == (value == "moe")
+
+
+def test_the_sglang_plugin_replaces_the_functions_of_the_loaded_module(folder):
+    written = run(
+        """
+logging.basicConfig(level=logging.INFO)
+import deep_gemm
+from deep_gemm_jit.integrations import sglang as plugin
+plugin.register()
+assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and deep_gemm.fp8_einsum() == "their einsum"
+""",
+        folder(OTHER),
+        DGJ_BACKEND="1",
+    )
+    assert written.count("DGJ_BACKEND=1") == 1, written
+
+
+def test_the_sglang_plugin_warns_where_sglang_gave_deep_gemm_up():
+    written = run(
+        """
+from types import SimpleNamespace
+logging.basicConfig(level=logging.INFO)
+configurer = "sglang.srt.layers.deep_gemm_wrapper.configurer"
+sys.modules[configurer] = SimpleNamespace(ENABLE_JIT_DEEPGEMM=False)
+from deep_gemm_jit.integrations import sglang as plugin
+plugin.register()
+""",
+        DGJ_BACKEND="moe",
+    )
+    assert "WARNING" in written and "sgl-deep-gemm" in written
+
+
+@pytest.mark.parametrize("plugin", PLUGINS.values())
+def test_a_misspelt_variable_is_an_error(plugin):
+    run(
+        f"""
+from deep_gemm_jit.integrations import {plugin} as plugin
+try:
+    plugin.register()
+except ValueError as error:
+    assert "'linera'" in str(error) and "moe" in str(error)
+else:
+    raise SystemExit("no error")
+""",
+        DGJ_BACKEND="linera",
+    )

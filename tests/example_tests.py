@@ -1,0 +1,114 @@
+"""The layers of examples/, for the device of a fixture.
+
+Every GEMM is compared with float64 and the layer with the unquantised one: with empty experts, no tokens, and
+NaN in whatever was never written.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+
+import deep_gemm_jit as dg
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXPERTS, HIDDEN, INTERMEDIATE, TOPK = 8, 256, 128, 2
+sys.path.append(str(EXAMPLES))
+common = importlib.import_module("moe_common")
+
+CONTIGUOUS, MASKED = "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_gemm_nt_masked"
+
+
+def layers(device: str) -> dict:
+    torch.manual_seed(0)
+    experts = common.Experts(EXPERTS, HIDDEN, INTERMEDIATE, device)
+    vllm = importlib.import_module("moe_vllm").VllmMoe(experts, max_tokens=40)
+    sglang = importlib.import_module("moe_sglang").SglangMoe(experts)
+    transformers = importlib.import_module("moe_transformers").SortedExperts(experts)
+    return {
+        "vllm contiguous": vllm.contiguous,
+        "vllm masked": vllm.masked,
+        "sglang compact": sglang.compact,
+        "sglang masked": sglang.masked,
+        "transformers": transformers.forward,
+    }
+
+
+NAMES = ["vllm contiguous", "vllm masked", "sglang compact", "sglang masked", "transformers"]
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """new_empty gives NaN, the values of FP8 included."""
+    new_empty = torch.Tensor.new_empty
+
+    def poison(self, *size, **options):
+        made = new_empty(self, *size, **options)
+        if made.dtype == torch.float8_e4m3fn:
+            made.view(torch.uint8).fill_(0x7F)
+        elif made.is_floating_point():
+            made.fill_(float("nan"))
+        return made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poison)
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    for name, function in {
+        CONTIGUOUS: oracle.m_grouped_fp8_gemm_nt_contiguous,
+        MASKED: oracle.m_grouped_fp8_gemm_nt_masked,
+        "fp8_m_grouped_gemm_nt_masked": oracle.m_grouped_fp8_gemm_nt_masked,
+    }.items():
+        monkeypatch.setattr(oracle, "dg", OwnFunctions)  # the oracle calls the real ones
+        monkeypatch.setattr(dg, name, function)
+
+
+class OwnFunctions:
+    """deep_gemm_jit as it was before a test replaced functions of it."""
+
+    m_grouped_fp8_gemm_nt_contiguous = dg.m_grouped_fp8_gemm_nt_contiguous
+    m_grouped_fp8_gemm_nt_masked = dg.m_grouped_fp8_gemm_nt_masked
+    cast_back_from_fp8 = staticmethod(dg.cast_back_from_fp8)
+    get_mk_alignment_for_contiguous_layout = staticmethod(dg.get_mk_alignment_for_contiguous_layout)
+    align = staticmethod(dg.align)
+    testing = dg.testing
+
+
+def inputs(tokens: int, device: str, experts: int = EXPERTS):
+    x = torch.randn(tokens, HIDDEN, dtype=torch.bfloat16, device=device)
+    return x, *common.route(tokens, experts, TOPK, device)
+
+
+def reference_of(layer, *given):
+    return layer.__self__.experts.reference(*given)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 40])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_agrees_with_the_unquantised_one(name, tokens, device, poisoned, checked):
+    layer = layers(device)[name]
+    given = inputs(tokens, device)
+    out = layer(*given)
+    assert out.shape == given[0].shape and out.dtype == torch.bfloat16
+    assert common.difference(out, reference_of(layer, *given)) < common.LIMIT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_whose_tokens_go_to_two_experts(name, device, poisoned, checked):
+    layer = layers(device)[name]
+    given = inputs(9, device, experts=TOPK)  # six experts get nothing
+    assert common.difference(layer(*given), reference_of(layer, *given)) < common.LIMIT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compiled_layer_gives_the_same(name, device):
+    layer = layers(device)[name]
+    given = inputs(9, device)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="inductor" if device == "cuda" else "aot_eager")
+    assert common.difference(compiled(*given), reference_of(layer, *given)) < common.LIMIT
+    dg.testing.assert_bitwise_equal(layer(*given), layer(*given))
