@@ -17,7 +17,8 @@ class GroupedArgs(ctypes.Structure):  # kernels_src/parts/grouped_args.cuh
         *((name, ctypes.c_uint64) for name in ("sfa", "sfb", "d", "index")),
         *((name, ctypes.c_int64) for name in ("sfa_m", "sfa_k", "sfa_group", "sfb_n", "sfb_k", "sfb_group")),
         *((name, ctypes.c_int64) for name in ("ldd", "d_group")),
-        *((name, ctypes.c_uint32) for name in ("rows", "groups", "form", "alignment", "zero_padding", "reserved")),
+        *((name, ctypes.c_uint32) for name in ("rows", "groups", "form", "alignment")),
+        *((name, ctypes.c_uint32) for name in ("zero_padding", "reserved")),
     ]
 
 

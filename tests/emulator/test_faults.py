@@ -15,6 +15,7 @@ from deep_gemm_jit import _core
 
 SEEDS = (1, 0, 2, 3, 4, 5)
 GEMM, SWAP = "sm90/fp8_gemm.cuh", "sm90/fp8_gemm_swap_ab.cuh"
+STAGING = "parts/staging.cuh"
 RACE = "not ordered before"
 
 
@@ -144,7 +145,7 @@ FAULTS = [
         GEMM,
         "ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);",
         "",
-        RACE,
+        "not ordered before|no wait has observed its end",
     ),
     Fault(
         "one arrival too few on the scales' barrier",
@@ -218,8 +219,15 @@ FAULTS = [
         "",
         "exits while",
     ),
-    Fault("wrong swizzle chunk", "gemm", GEMM, "^ (lane % 8)) * 16)", "^ ((lane + 1) % 8)) * 16)", WRONG),
-    Fault("no swizzle", "gemm", GEMM, "((chunk + lane / 16) ^ (lane % 8))", "(chunk + lane / 16)", WRONG),
+    Fault(
+        "wrong swizzle chunk",
+        "gemm",
+        STAGING,
+        "((chunk + lane / 16) ^ (lane % 8))",
+        "((chunk + lane / 16) ^ ((lane + 1) % 8))",
+        WRONG,
+    ),
+    Fault("no swizzle", "gemm", STAGING, "((chunk + lane / 16) ^ (lane % 8))", "(chunk + lane / 16)", WRONG),
     Fault("wrong step along K", "gemm", GEMM, "a + w * 512 + 2 * k", "a + w * 512 + 2 * (k ^ 1)", WRONG),
     Fault("wrong wave", "wide", GEMM, "a + w * 512 + 2 * k", "a + w * 64 + 2 * k", WRONG),
     Fault(

@@ -7,9 +7,9 @@ from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
-# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of one to four
-# pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of blocks, more
-# blocks than both rings hold.
+# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of one to
+# four pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of
+# blocks, more blocks than both rings hold.
 KERNELS = [
     (IDS, 128, "rows", (3, 200, 0, 70, 33), 264, 400, BF16, 1),
     (IDS, 24, "columns", (30, 40, 129), 136, 272, BF16, 2),
@@ -100,7 +100,8 @@ FAULTS = {
     ),
     "a stage is filled before every lane has seen it empty": (
         KERNEL,
-        "        ptx::sync_warp();\n        if (leader) {\n            ptx::barrier_arrive_expect(full, pieces",
+        "        ptx::sync_warp();\n        if (leader) {\n"
+        "            ptx::barrier_arrive_expect(full, pieces",
         "        if (leader) {\n            ptx::barrier_arrive_expect(full, pieces",
         "deadlock",
     ),
@@ -124,7 +125,8 @@ FAULTS = {
     ),
     "staged results stored without a fence": (
         KERNEL,
-        "            ptx::fence_async_shared();\n            ptx::sync_threads(1 + warpgroup, 128);\n            if",
+        "            ptx::fence_async_shared();\n"
+        "            ptx::sync_threads(1 + warpgroup, 128);\n            if",
         "            ptx::sync_threads(1 + warpgroup, 128);\n            if",
         "fence",
     ),
