@@ -243,7 +243,9 @@ def parser() -> argparse.ArgumentParser:
     add("compile", command_compile)
     compile_peer = add("compile-peer", command_compile_peer, peer="required", rows=True)
     compile_peer.add_argument("--part", default="0/1")
-    compile_peer.add_argument("--table", default="dense", choices=["dense", "contiguous", "masked"])
+    compile_peer.add_argument(
+        "--table", default="dense", choices=["dense", "contiguous", "masked", "decode", "ragged"]
+    )
     shown = add("report", command_report)
     shown.add_argument("file")
     shown.add_argument("--markdown", action="store_true")

@@ -84,6 +84,32 @@ def routed(kind: str, tokens: int, groups: int, seed: int) -> list[int]:
     return counts
 
 
+def contiguous_layout(counts: list[int]) -> Layout:
+    return ids_layout(counts, ALIGNMENT)
+
+
+def masked_room(counts: list[int]) -> Layout:
+    return masked_layout(counts, align(max(counts), 256))
+
+
+DECODE = tuple((groups, n, k) for groups in (256, 32) for n, k in DEEPSEEK_V3)
+DECODE_TOKENS = (1, 2, 4, 8, 16)
+RAGGED = tuple((tokens, kind) for tokens in (512, 2048) for kind in ("uniform", "zipf"))
+RAGGED_GROUPS = 256
+
+
+def decode_layouts(tokens: int, groups: int) -> dict[str, Layout]:
+    """The same live rows in the masked form and in contiguous buffers of the size that serving allocates."""
+    counts = routed("uniform", tokens, groups, seed=tokens)
+    room = tokens * TOP_K + min(tokens * TOP_K, groups) * (ALIGNMENT - 1)
+    room = align(room, ALIGNMENT)
+    return {
+        "masked": masked_layout(counts, align(tokens, 128)),
+        "ids": padded_to(contiguous_layout(counts), room),
+        "psum": padded_to(psum_layout(counts, ALIGNMENT), room),
+    }
+
+
 # ---- parts ---------------------------------------------------------------------------------------
 
 
@@ -172,7 +198,7 @@ def run_contiguous(part: _Part) -> dict:
 
         def body(row=row, number=number):
             counts = near(row.groups, row.rows, number)
-            case = part.case(ids_layout(counts, ALIGNMENT), row.n, row.k)
+            case = part.case(contiguous_layout(counts), row.n, row.k)
             call, d, facts = part.verified(case)
             others = {}
             if part.peer is not None:
@@ -196,7 +222,7 @@ def run_masked(part: _Part) -> dict:
 
         def body(row=row, number=number):
             counts = near(row.groups, row.rows, number)
-            case = part.case(masked_layout(counts, align(max(counts), 256)), row.n, row.k)
+            case = part.case(masked_room(counts), row.n, row.k)
             call, d, facts = part.verified(case)
             others = {}
             if part.peer is not None:
@@ -217,23 +243,15 @@ def _over_floor(part: _Part) -> float | None:
 
 
 def run_decode(part: _Part) -> dict:
-    """The same live rows in the masked form and in contiguous buffers of the size that serving allocates."""
-    shapes = [(groups, n, k) for groups in (256, 32) for n, k in DEEPSEEK_V3]
-    _compile(GroupedRow(groups, 1, n, k) for groups, n, k in shapes)
-    for groups, n, k in shapes:
-        for tokens in (1, 2, 4, 8, 16):
+    """Almost every row of the contiguous buffers is dead."""
+    _compile(GroupedRow(groups, 1, n, k) for groups, n, k in DECODE)
+    for groups, n, k in DECODE:
+        for tokens in DECODE_TOKENS:
             label = f"{tokens} tokens, {groups} x {n} x {k}"
 
             def body(groups=groups, n=n, k=k, tokens=tokens, label=label):
-                counts = routed("uniform", tokens, groups, seed=tokens)
-                room = tokens * TOP_K + min(tokens * TOP_K, groups) * (ALIGNMENT - 1)
-                room = align(room, ALIGNMENT)
-                cases = {
-                    "masked": masked_layout(counts, align(tokens, 128)),
-                    "ids": padded_to(ids_layout(counts, ALIGNMENT), room),
-                    "psum": padded_to(psum_layout(counts, ALIGNMENT), room),
-                }
-                cases = {name: part.case(layout, n, k) for name, layout in cases.items()}
+                layouts = decode_layouts(tokens, groups)
+                cases = {name: part.case(layout, n, k) for name, layout in layouts.items()}
                 contestants, wrong, outputs = {}, 0, {}
                 for name, case in cases.items():
                     contestants[name], outputs[name], facts = part.verified(case)
@@ -243,7 +261,8 @@ def run_decode(part: _Part) -> dict:
                         contestants |= try_deep_gemm(
                             part.peer, cases[name], outputs[name], part.refused, label, f"deep_gemm_{name}"
                         )
-                part.add(label, counts, n, k, contestants, {"out_of_bounds": wrong, "buffer_rows": room})
+                facts = {"out_of_bounds": wrong, "buffer_rows": layouts["ids"].rows}
+                part.add(label, layouts["masked"].index, n, k, contestants, facts)
 
             part.attempt(label, body)
     return part.result(
@@ -255,34 +274,32 @@ def run_decode(part: _Part) -> dict:
 
 def run_ragged(part: _Part) -> dict:
     """Offsets beside padding to the alignment, and how much of the padding's time they save."""
-    _compile(GroupedRow(256, 1, n, k) for n, k in DEEPSEEK_V3)
+    _compile(GroupedRow(RAGGED_GROUPS, 1, n, k) for n, k in DEEPSEEK_V3)
     for n, k in DEEPSEEK_V3:
-        for tokens in (512, 2048):
-            for kind in ("uniform", "zipf"):
-                label = f"{tokens} tokens {kind}, 256 x {n} x {k}"
+        for tokens, kind in RAGGED:
+            label = f"{tokens} tokens {kind}, {RAGGED_GROUPS} x {n} x {k}"
 
-                def body(n=n, k=k, tokens=tokens, kind=kind, label=label):
-                    counts = routed(kind, tokens, 256, seed=tokens)
-                    padded = part.case(ids_layout(counts, ALIGNMENT), n, k)
-                    ragged = part.case(offsets_layout(counts), n, k)
-                    contestants, wrong = {}, 0
-                    for name, case in (("padded", padded), ("offsets", ragged)):
-                        contestants[name], d, facts = part.verified(case)
-                        wrong += facts["out_of_bounds"]
-                        if name == "padded" and part.peer is not None:
-                            contestants |= try_deep_gemm(
-                                part.peer, case, d, part.refused, label, "deep_gemm_padded"
-                            )
-                    contestants |= try_torch_grouped(ragged, part.refused, label)
-                    part.add(label, counts, n, k, contestants, {"out_of_bounds": wrong})
-                    row, live = part.rows[-1], sum(counts) / padded.layout.rows
-                    row["live_over_padded_rows"] = round(live, 4)
-                    row["offsets_over_padded"] = round(
-                        row["burst"]["offsets"]["us"] / row["burst"]["padded"]["us"], 4
-                    )
-                    row["allowed_where_compute_bound"] = round(1 - 0.6 * (1 - live), 4)
+            def body(n=n, k=k, tokens=tokens, kind=kind, label=label):
+                counts = routed(kind, tokens, RAGGED_GROUPS, seed=tokens)
+                padded = part.case(contiguous_layout(counts), n, k)
+                ragged = part.case(offsets_layout(counts), n, k)
+                contestants, wrong = {}, 0
+                for name, case in (("padded", padded), ("offsets", ragged)):
+                    contestants[name], d, facts = part.verified(case)
+                    wrong += facts["out_of_bounds"]
+                    if name == "padded" and part.peer is not None:
+                        contestants |= try_deep_gemm(
+                            part.peer, case, d, part.refused, label, "deep_gemm_padded"
+                        )
+                contestants |= try_torch_grouped(ragged, part.refused, label)
+                part.add(label, counts, n, k, contestants, {"out_of_bounds": wrong})
+                row, live = part.rows[-1], sum(counts) / padded.layout.rows
+                took = row["burst"]
+                row["live_over_padded_rows"] = round(live, 4)
+                row["offsets_over_padded"] = round(took["offsets"]["us"] / took["padded"]["us"], 4)
+                row["allowed_where_compute_bound"] = round(1 - 0.6 * (1 - live), 4)
 
-                part.attempt(label, body)
+            part.attempt(label, body)
     return part.result(offsets_over_padded=part.spread("offsets", "padded"))
 
 
@@ -420,18 +437,40 @@ def run(name: str, peer, *, seconds: float, repeats: int = 20, say=lambda text: 
     return PARTS[name](_Part(peer, seconds, repeats, say))
 
 
-def compile_peer(module, name: str, part: int, parts: int) -> int:
-    """First calls of every `parts`-th row of a table: several processes fill the peer's kernel cache
+# ---- the peer's own compiler ---------------------------------------------------------------------
+
+PEER_TABLES = ("contiguous", "masked", "decode", "ragged")
+
+
+def _layouts_of(table: str) -> list[tuple[Layout, int, int]]:
+    """(layout, N, K) of every call that a part makes to the peer."""
+    if table in ("contiguous", "masked"):
+        rows = contiguous_rows() if table == "contiguous" else masked_rows()
+        made = contiguous_layout if table == "contiguous" else masked_room
+        return [(made(near(row.groups, row.rows, i)), row.n, row.k) for i, row in enumerate(rows)]
+    found = []
+    if table == "decode":
+        for groups, n, k in DECODE:
+            for tokens in DECODE_TOKENS:
+                layouts = decode_layouts(tokens, groups)
+                found += [(layouts[form], n, k) for form in ("masked", "ids")]
+    elif table == "ragged":
+        for n, k in DEEPSEEK_V3:
+            for tokens, kind in RAGGED:
+                found.append((contiguous_layout(routed(kind, tokens, RAGGED_GROUPS, tokens)), n, k))
+    else:
+        raise ValueError(f"unknown table {table!r}; there are {PEER_TABLES}")
+    return found
+
+
+def compile_peer(module, table: str, part: int, parts: int) -> int:
+    """First calls of every `parts`-th case of a table: several processes fill the peer's kernel cache
     together."""
-    masked = name == "masked"
-    rows = (masked_rows() if masked else contiguous_rows())[part::parts]
+    mine = _layouts_of(table)[part::parts]
     weights = _Weights()
-    for number, row in enumerate(rows):
-        counts = near(row.groups, row.rows, number)
-        made = masked_layout(counts, align(max(counts), 256)) if masked else ids_layout(counts, ALIGNMENT)
-        case = grouped_operands(
-            made, weights.get(row.groups, row.n, row.k), sfa_layout="mn_major_aligned", poison=False
-        )
+    for layout, n, k in mine:
+        experts = weights.get(layout.groups, n, k)
+        case = grouped_operands(layout, experts, sfa_layout="mn_major_aligned", poison=False)
         deep_gemm(module, case, output(case))()
         torch.cuda.synchronize()
-    return len(rows)
+    return len(mine)
