@@ -12,8 +12,9 @@ static FakeCuda state = {.driver_version = 13000,
                          .minor = 0,
                          .sms = 132,
                          .smem_optin = 232448,
-                         .args_bytes = 104};
-static int contexts[FAKE_DEVICES]; /* their addresses are the handles */
+                         .args_bytes = 104,
+                         .maps = 3}; /* parameters of a kernel: maps, then its arguments */
+static int contexts[FAKE_DEVICES];   /* their addresses are the handles */
 static __thread CUcontext current;
 static __thread CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -184,12 +185,14 @@ static CUresult fake_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32
     ADD(encodes);
     if (state.encode_result != 0) return (CUresult)state.encode_result;
     if ((uintptr_t)map % 64 != 0) ADD(unaligned_maps);
-    if (rank != 2 || (uintptr_t)address % 16 != 0 || strides[0] % 16 != 0 || box[0] > 256 || box[1] == 0 ||
-        box[1] > 256 || dims[0] == 0 || dims[1] == 0 || steps[0] != 1 || steps[1] != 1)
-        return CUDA_ERROR_INVALID_VALUE;
+    if ((rank != 2 && rank != 3) || (uintptr_t)address % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    for (cuuint32_t i = 0; i < rank; i++)
+        if (box[i] == 0 || box[i] > 256 || dims[i] == 0 || steps[i] != 1 || (i > 0 && strides[i - 1] % 16))
+            return CUDA_ERROR_INVALID_VALUE;
     const FakeMap made = {(uint64_t)(uintptr_t)address,
-                          {dims[0], dims[1]},
+                          {dims[0], dims[1], rank == 3 ? dims[2] : 0},
                           strides[0],
+                          rank == 3 ? strides[1] : 0,
                           {box[0], box[1]},
                           type,
                           swizzle,
@@ -220,8 +223,8 @@ static void record(const CUlaunchConfig* config, CUfunction function, void** par
         if (a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
             l->pdl = (uint32_t)a->value.programmaticStreamSerializationAllowed;
     }
-    for (int i = 0; i < 3; i++) memcpy(&l->maps[i], params[i], sizeof l->maps[i]);
-    memcpy(l->args, params[3], (size_t)state.args_bytes);
+    for (int i = 0; i < state.maps; i++) memcpy(&l->maps[i], params[i], sizeof l->maps[i]);
+    memcpy(l->args, params[state.maps], (size_t)state.args_bytes);
 }
 
 static CUresult fake_launch(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {

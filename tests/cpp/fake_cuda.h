@@ -6,8 +6,8 @@
 
 #define FAKE_DEVICES 4
 
-typedef struct { /* what the fake writes into a CUtensorMap */
-    uint64_t address, dims[2], pitch;
+typedef struct {                            /* what the fake writes into a CUtensorMap */
+    uint64_t address, dims[3], pitch, step; /* the third of dims and step: of rank 3 */
     uint32_t box[2], type, swizzle, promotion, fill, interleave, rank;
 } FakeMap;
 
@@ -15,7 +15,7 @@ typedef struct {
     uint32_t grid[3], block[3], smem, cluster, pdl, attributes;
     void* stream;
     int device;
-    FakeMap maps[3];
+    FakeMap maps[4];
     unsigned char args[128];
 } FakeLaunch;
 
@@ -23,7 +23,7 @@ enum { FAKE_STEP_LOAD = 1, FAKE_STEP_KERNEL, FAKE_STEP_FUNCTION, FAKE_STEP_ATTRI
 
 typedef struct {
     /* set by tests */
-    int driver_version, device_count, major, minor, sms, smem_optin, args_bytes;
+    int driver_version, device_count, major, minor, sms, smem_optin, args_bytes, maps;
     int init_result, launch_result, encode_result;
     int rejections, reject_step, reject_result; /* the next `rejections` loads fail at this step */
     const char* missing;                        /* an entry point that cuGetProcAddress does not know */

@@ -23,6 +23,7 @@
 #include "fake_cubin.hpp"
 #include "fake_cuda.h"
 #include "parts/gemm_args.cuh"
+#include "parts/grouped_args.cuh"
 #include "runtime/launch.hpp"
 #include "runtime/runtime.hpp"
 
@@ -492,6 +493,76 @@ void generic_launch() {
 
 // Prints nanoseconds: what a warm call adds to the launch of the same kernel, with the same and with new
 // pointers.
+MGroupedCall make_grouped(GroupForm form) {
+    MGroupedCall c;
+    c.rows = 640, c.n = 512, c.k = 256, c.groups = 5, c.form = form, c.alignment = 24;
+    c.device = {Device::Type::kCuda, 0};
+    c.a = at(0x10000000), c.b = at(0x20000000), c.d = const_cast<void*>(at(0x30000000));
+    c.sfa = static_cast<const float*>(at(0x40000004)), c.sfb = static_cast<const float*>(at(0x50000004));
+    c.index = static_cast<const std::int32_t*>(at(0x60000004));
+    c.lda = c.k + 64, c.ldb = c.k + 16, c.ldd = c.n + 8;
+    c.b_group = 1000 * c.ldb;
+    c.sfa_stride_m = 1, c.sfa_stride_k = c.rows, c.sfb_stride_n = 7, c.sfb_stride_k = 3, c.sfb_group = 99;
+    if (form == GroupForm::kCounts)
+        c.a_group = 700 * c.lda, c.d_group = 800 * c.ldd, c.sfa_group = 2 * c.rows + 5;
+    return c;
+}
+
+void fake_grouped_kernel() { fake().args_bytes = sizeof(GroupedArgs), fake().maps = 4; }
+
+void grouped() {
+    fake_grouped_kernel();
+    set_current_device(0);
+    int launches = 0;
+    for (const GroupForm form :
+         {GroupForm::kIds, GroupForm::kEnds, GroupForm::kOffsets, GroupForm::kCounts}) {
+        MGroupedCall c = make_grouped(form);
+        c.zero_padding = form == GroupForm::kEnds;
+        const bool planes = form == GroupForm::kCounts;
+        if (launches == 0) {
+            CHECK(!runtime::m_grouped_gemm_if_warm(c, kStream) && fake().launches == 0);
+            runtime::m_grouped_gemm(c, kStream);
+        } else {  // one kernel serves all forms
+            CHECK(runtime::m_grouped_gemm_if_warm(c, kStream));
+        }
+        CHECK(fake().launches == ++launches && fake().loads == 1);
+
+        GroupedArgs args;
+        std::memcpy(&args, fake().last.args, sizeof args);
+        CHECK(args.sfa == c.sfa && args.sfb == c.sfb && args.d == c.d && args.index == c.index);
+        CHECK(args.sfa_stride_m == 1 && args.sfa_stride_k == c.rows && args.sfa_group == c.sfa_group);
+        CHECK(args.sfb_stride_n == 7 && args.sfb_stride_k == 3 && args.sfb_group == 99);
+        CHECK(args.ldd == c.ldd && args.d_group == c.d_group && args.rows == 640 && args.groups == 5);
+        CHECK(args.form == static_cast<unsigned>(form) && args.alignment == 24);
+        CHECK(args.zero_padding == (form == GroupForm::kEnds ? 1u : 0u));
+
+        const FakeLaunch& l = fake().last;
+        CHECK(l.stream == kStream && l.device == 0 && l.block[0] > 0 && l.grid[0] > 0);
+        const FakeMap &a = l.maps[0], &b = l.maps[1];
+        CHECK(a.address == 0x10000000 && a.rank == 3 && a.dims[0] == 256 && a.dims[1] == 640);
+        CHECK(a.pitch == 320 && a.dims[2] == (planes ? 5u : 1u));
+        CHECK(!planes || a.step == 700u * 320u);
+        CHECK(b.address == 0x20000000 && b.dims[0] == 256 && b.dims[1] == 512 && b.dims[2] == 5);
+        CHECK(b.pitch == 272 && b.step == 272000);
+
+        const int encodes = fake().encodes;
+        CHECK(runtime::m_grouped_gemm_if_warm(c, kStream) && fake().launches == ++launches);
+        CHECK(fake().encodes == encodes);  // maps are remembered
+    }
+    MGroupedCall c = make_grouped(GroupForm::kOffsets);
+    c.rows = 0;
+    CHECK(runtime::m_grouped_gemm_if_warm(c, kStream));
+    runtime::m_grouped_gemm(c, kStream);
+    CHECK(fake().launches == launches && fake().unaligned_maps == 0 && fake().wrong_context == 0);
+    fake().capturing = kStream;
+    CHECK(runtime::m_grouped_gemm_if_warm(make_grouped(GroupForm::kIds), kStream) && !fake().capture_broken);
+    fake().launch_result = CUDA_ERROR_LAUNCH_FAILED;
+    const std::string text = error_of(ErrorKind::kRuntime, [] {
+        runtime::m_grouped_gemm(make_grouped(GroupForm::kIds), kStream);
+    });
+    CHECK(has(text, "5 groups, 640 rows") && has(text, "CUDA_ERROR_LAUNCH_FAILED"));
+}
+
 void checked_index() {
     std::int32_t counts[] = {0, 7, 3};
     MGroupedCall call;
@@ -538,6 +609,25 @@ void cost() {
     std::printf("%.1f %.1f\n", warm - bare, fresh - bare);
 }
 
+void grouped_cost() {
+    fake_grouped_kernel();
+    set_current_device(0);
+    fake().quiet = 1;
+    MGroupedCall c = make_grouped(GroupForm::kCounts);
+    c.groups = 256;
+    runtime::m_grouped_gemm(c, kStream);
+    constexpr unsigned kTimes = 200000;
+    double warm = 1e9, bare = 1e9;
+    for (int block = 0; block < 5; block++) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (unsigned i = 0; i < kTimes; i++) runtime::m_grouped_gemm_if_warm(c, kStream);
+        const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+        warm = std::min(warm, took.count() / kTimes);
+        bare = std::min(bare, runtime::repeat_last_launch_ns(kTimes));
+    }
+    std::printf("%.1f\n", warm - bare);
+}
+
 const struct {
     const char* name;
     void (*run)();
@@ -564,7 +654,9 @@ const struct {
     {"batch_invariant_off", batch_invariant_off},
     {"generic_launch", generic_launch},
     {"checked_index", checked_index},
+    {"grouped", grouped},
     {"cost", cost},
+    {"grouped_cost", grouped_cost},
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ SCENARIOS = [
     "devices",
     "batch_invariant_off",
     "generic_launch",
+    "grouped",
 ]
 # A warm call is to add 0.3 us to the driver's launch; new pointers cost little beside the driver's encoding.
 # The limit allows for slow, shared test machines; it catches a string, a file or a plan made anew on the way.
@@ -115,7 +116,7 @@ def test_runtime(scenario, run, fake_driver):
 def test_every_scenario_runs():
     text = (ROOT / "tests" / "cpp" / "runtime_driver.cpp").read_text()
     table = text[text.index("kScenarios[]") :]
-    others = ["no_driver", "batch_invariant_from_environment", "checked_index", "cost"]
+    others = ["no_driver", "batch_invariant_from_environment", "checked_index", "cost", "grouped_cost"]
     assert [name for name in [*SCENARIOS, *others] if f'{{"{name}", {name}}}' not in table] == []
     assert table.count('{"') == len(SCENARIOS) + len(others)
 
@@ -138,6 +139,10 @@ def test_machine_without_a_driver(run, tmp_path):
 )
 def test_settings_from_the_environment(scenario, variables, run, fake_driver):
     run(scenario, fake_driver, **variables)
+
+
+def test_warm_grouped_call_costs_little_beside_the_launch(run, fake_driver):
+    assert float(run("grouped_cost", fake_driver)) < MOST_NANOSECONDS
 
 
 def test_warm_call_costs_little_beside_the_launch(run, fake_driver):
