@@ -90,6 +90,7 @@ private:
         for (int i = 0; i < 100; ++i) {
             disturb();
             child(some_kernels(), "", 0);
+            heal();
             calls.push_back(shared_->calls);
         }
         std::sort(calls.begin(), calls.end());
