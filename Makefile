@@ -10,7 +10,7 @@ BENCH ?= dense
 SETUP_PYTHON := $(firstword $(shell command -v python3) $(PYTHON))
 BIN := $(VENV)/bin
 REPORTS := build/reports
-CXX_FILES = $(shell find csrc kernels_src -name '*.[ch]pp' -o -name '*.cuh')
+CXX_FILES = $(shell find csrc kernels_src tests/emulator tests/validation -name '*.[ch]pp' -o -name '*.cuh')
 
 # Tests see the installed package: neither the current folder nor PYTHONPATH may bring the one beside them.
 export PYTHONSAFEPATH := 1

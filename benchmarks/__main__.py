@@ -1,6 +1,7 @@
 """Commands:
 
 python -m benchmarks dense --peer FOLDER --out DIR --minutes 8    speed, host, compile time, correctness
+python -m benchmarks grouped --part masked --peer FOLDER          speed of one part of the M-grouped GEMMs
 python -m benchmarks correctness --only rows,grid --minutes 4     the sweeps against float64
 python -m benchmarks plans --rows 64,2112,7168 4096,4096,7168     every candidate plan of these rows
 python -m benchmarks host | compile                               host time of a warm call | first-call times
@@ -103,6 +104,28 @@ def command_dense(arguments) -> int:
     return 1 if wrong or failed or result.get("errors") or not result["complete"] else 0
 
 
+def command_grouped(arguments) -> int:
+    from . import grouped, grouped_correctness
+    from .correctness import Outcome
+
+    peer = _peer(arguments)
+    result = {"what": f"grouped-{arguments.part}", "environment": _environment(arguments, peer)}
+    if arguments.part == "correctness":
+        from . import core_api
+
+        core_api.compile_ahead(grouped_correctness.problems())
+        deadline = time.monotonic() + arguments.minutes * 60
+        outcomes: list[Outcome] = [sweep(deadline) for sweep in grouped_correctness.SWEEPS.values()]
+        result["correctness"] = [outcome.as_dict() for outcome in outcomes]
+        failed = any(outcome.failures or not outcome.complete for outcome in outcomes)
+    else:
+        found = grouped.run(arguments.part, peer, seconds=arguments.minutes * 60, say=say)
+        result["grouped"] = found
+        failed = not found["complete"] or any(row.get("out_of_bounds") for row in found["rows"])
+    _finish(result, result["what"], arguments)
+    return 1 if failed else 0
+
+
 def command_correctness(arguments) -> int:
     from . import correctness
 
@@ -163,9 +186,13 @@ def command_compile_peer(arguments) -> int:
     from . import peers
 
     part, parts = (int(value) for value in arguments.part.split("/"))
-    count = peers.compile_deep_gemm(
-        peers.load_deep_gemm(arguments.peer), arguments.rows or dense_rows(), part, parts
-    )
+    module = peers.load_deep_gemm(arguments.peer)
+    if arguments.table == "dense":
+        count = peers.compile_deep_gemm(module, arguments.rows or dense_rows(), part, parts)
+    else:
+        from . import grouped
+
+        count = grouped.compile_peer(module, arguments.table, part, parts)
     say(f"part {arguments.part}: {count} rows")
     return 0
 
@@ -204,15 +231,19 @@ def parser() -> argparse.ArgumentParser:
 
     dense = add("dense", command_dense, peer=True, rows=True)
     dense.add_argument("--skip", nargs="*", default=[], choices=["correctness", "host", "compile"])
+    add("grouped", command_grouped, peer=True).add_argument(
+        "--part", required=True,
+        choices=["contiguous", "masked", "decode", "ragged", "skew", "scales", "moe", "host", "correctness"],
+    )  # fmt: skip
     add("correctness", command_correctness).add_argument("--only", help="sweeps by name, with commas")
     add("plans", command_plans, rows=True).add_argument(
         "--limit", type=int, help="only the first candidates of each row"
     )
     add("host", command_host, peer=True)
     add("compile", command_compile)
-    add("compile-peer", command_compile_peer, peer="required", rows=True).add_argument(
-        "--part", default="0/1"
-    )
+    compile_peer = add("compile-peer", command_compile_peer, peer="required", rows=True)
+    compile_peer.add_argument("--part", default="0/1")
+    compile_peer.add_argument("--table", default="dense", choices=["dense", "contiguous", "masked"])
     shown = add("report", command_report)
     shown.add_argument("file")
     shown.add_argument("--markdown", action="store_true")

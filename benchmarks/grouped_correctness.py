@@ -27,7 +27,7 @@ from .grouped_data import (
     random_weights,
 )
 
-# (N, K) for each number of groups: a kernel is compiled for (N, K, groups), so each has one.
+# (N, K) for each number of groups. A kernel is compiled for each (N, K).
 SHAPE_OF_GROUPS = {
     1: (576, 1152), 2: (2112, 512), 3: (392, 400), 8: (1024, 2048), 32: (512, 1024), 128: (256, 640),
     256: (264, 384), 512: (128, 256),
@@ -54,15 +54,7 @@ MASKED_ROOM = (1, 8, 31, 96, 128, 1000, 4096)
 
 def problems() -> list:
     """What the sweeps compile, so that it can be compiled ahead on all cores."""
-    found = [
-        core_api.grouped_problem(n, k, groups, dtype)
-        for groups, (n, k) in SHAPE_OF_GROUPS.items()
-        for dtype in D_DTYPES
-    ]
-    return found + [
-        core_api.grouped_problem(*SHAPE_OF_GROUPS[groups], groups, batch_invariant=True)
-        for groups in (8, 32)
-    ]
+    return [core_api.grouped_problem(n, k, dtype) for n, k in SHAPE_OF_GROUPS.values() for dtype in D_DTYPES]
 
 
 def layout_of(form: str, counts: list[int], alignment: int, seed: int) -> Layout:

@@ -110,14 +110,38 @@ def table(result: dict, mode: str = "burst") -> str:
                 f"{ours / row['floor_us']:.2f}" if ours else "",
             ]
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    return _columns(lines)
+
+
+def _columns(lines: list[list[str]]) -> str:
+    """The first line is the head."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     text.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(text)
 
 
+def grouped_table(result: dict) -> str:
+    """One part of the M-grouped GEMMs: every contestant, microseconds."""
+    rows = result["grouped"]["rows"]
+    names = list(dict.fromkeys(name for row in rows for name in row["burst"]))
+    lines = [["case", "live rows", "floor", *names, "floor / first"]]
+    for row in rows:
+        first = next(iter(row["burst"].values()))["us"]
+        lines.append(
+            [
+                row["label"],
+                str(row["shape"][1]),
+                _cell(row["floor_us"]),
+                *(_cell(time_of(row, name)) for name in names),
+                f"{row['floor_us'] / first:.2f}",
+            ]
+        )
+    return _columns(lines)
+
+
 def markdown(result: dict, mode: str = "burst") -> str:
-    lines = table(result, mode).splitlines()
+    lines = (grouped_table(result) if result.get("grouped") else table(result, mode)).splitlines()
     cells = [[cell.strip() for cell in _split(line, lines[1])] for line in lines]
     cells[1] = ["---"] * len(cells[0])
     return "\n".join("| " + " | ".join(row) + " |" for row in cells)
@@ -144,6 +168,12 @@ def text(result: dict) -> str:
             parts += ["", "Back to back, us", table(result, "sustained")]
         if result.get("refused"):
             parts += ["", *(f"not measured: {where}: {why}" for where, why in result["refused"].items())]
+    if result.get("grouped"):
+        found = result["grouped"]
+        if found["rows"]:
+            parts += ["", "Kernel time, us, cold L2, median", grouped_table(result)]
+        parts += [f"not measured: {where}: {why}" for where, why in found["refused"].items()]
+        parts += [f"{name}: {value}" for name, value in found["summary"].items()]
     if result.get("compile"):
         parts += ["", "Compile: " + json.dumps(result["compile"]["summary"])]
     if result.get("host"):

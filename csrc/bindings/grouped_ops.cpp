@@ -47,11 +47,13 @@ PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGro
         if (call.device.type == Device::Type::kCuda) {
             void* stream = nullptr;
             if (!current_stream(call.device, &stream)) return nullptr;
+            const bool check = runtime::get_check();
+            if (!check && runtime::m_grouped_gemm_if_warm(call, stream)) [[likely]]
+                Py_RETURN_NONE;
             const Held held(operands);
             const py::gil_scoped_release release;
-            if (runtime::get_check()) runtime::check_index(call, stream, op.name);
-            fail(ErrorKind::kNotImplemented, "{}: a[0] is on cuda:{}; supported: CPU tensors", op.name,
-                 call.device.index);
+            if (check) runtime::check_index(call, stream, op.name);
+            runtime::m_grouped_gemm(call, stream);
         } else {
             const Held held(operands);
             const py::gil_scoped_release release;

@@ -321,11 +321,10 @@ bool is_lazy_negation(PyObject* tensor, bool long_lived) {
 }
 
 bool wants_grad(PyObject* tensor) {
-    if (!call_is_true(g_torch.grad_enabled)) return false;
     PyObject* value = PyObject_GetAttr(tensor, g_requires_grad_key);
-    const bool yes = is_true(value);
+    const bool requires_grad = is_true(value);
     Py_XDECREF(value);
-    return yes;
+    return requires_grad && call_is_true(g_torch.grad_enabled);
 }
 
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {

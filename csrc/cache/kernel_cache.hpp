@@ -43,7 +43,7 @@ void end_zero_jit();
 // nullptr when neither memory nor disk has it; never compiles.
 std::shared_ptr<const CachedKernel> find_cached(const KernelSource& source);
 
-std::string cache_root();                   // the writable root now in use; "" when there is none
+std::string cache_root();                   // the writable root, which need not exist yet; "": there is none
 void drop_from_cache(const CacheKey& key);  // after the driver rejected the image; the next call compiles
 void forget_memory_cache();                 // tests: as a fresh process would see it
 unsigned long compile_count();              // compiles in this process so far

@@ -116,23 +116,28 @@ std::string grouped_text(const KernelPlan& plan, const KernelShape& shape) {
 }
 
 struct FamilyText {
-    const char* file;       // under sm90/
-    const char* arguments;  // type of the kernel's arguments
-    const char* third_map;
+    const char* file;               // under sm90/
+    const char* arguments;          // type of the kernel's arguments
+    std::vector<const char*> maps;  // names of its tensor maps
     const char* call;
     std::vector<std::uint32_t> wgmma;  // every N
 };
 
 FamilyText family_text(const KernelPlan& plan) {
     switch (plan.family) {
-        case Family::kGemm: return {"fp8_gemm", "GemmArgs", "d", "fp8_gemm(a, b, d, args)", {plan.tile_cols}};
+        case Family::kGemm:
+            return {"fp8_gemm", "GemmArgs", {"a", "b", "d"}, "fp8_gemm(a, b, d, args)", {plan.tile_cols}};
         case Family::kGemmSwapAB:
-            return {"fp8_gemm_swap_ab", "GemmArgs", "d", "fp8_gemm_swap_ab(a, b, args)", {plan.tile_cols}};
+            return {"fp8_gemm_swap_ab",
+                    "GemmArgs",
+                    {"a", "b", "d"},
+                    "fp8_gemm_swap_ab(a, b, args)",
+                    {plan.tile_cols}};
         default:
             return {"fp8_gemm_grouped",
                     "GroupedArgs",
-                    "few",
-                    "fp8_gemm_grouped(a, b, few, args)",
+                    {"a", "b", "few", "d"},
+                    "fp8_gemm_grouped(a, b, few, d, args)",
                     {16, 32, plan.tile_cols}};
     }
 }
@@ -157,12 +162,12 @@ KernelSource emit(const KernelPlan& plan) {
         "constexpr Output kOutput = Output::{};  // dtype of D\n}}\n\n",
         output_name(plan.problem.d_dtype));
     text += fmt::format("#include \"sm90/{}.cuh\"\n\n", family.file);
+    std::string parameters;
+    for (const char* map : family.maps)
+        parameters += fmt::format("const DGJ_GRID_CONSTANT dgj::TensorMap {},\n    ", map);
     text += fmt::format(
-        "DGJ_KERNEL({}) dgj_kernel(const DGJ_GRID_CONSTANT dgj::TensorMap a, const DGJ_GRID_CONSTANT "
-        "dgj::TensorMap b,\n"
-        "    const DGJ_GRID_CONSTANT dgj::TensorMap {}, const DGJ_GRID_CONSTANT dgj::{} args) {{\n    "
-        "dgj::{};\n}}\n",
-        shape.threads, family.third_map, family.arguments, family.call);
+        "DGJ_KERNEL({}) dgj_kernel(\n    {}const DGJ_GRID_CONSTANT dgj::{} args) {{\n    dgj::{};\n}}\n",
+        shape.threads, parameters, family.arguments, family.call);
     KernelSource source;
     source.headers = header_closure(text, generated);
     source.text = std::move(text);

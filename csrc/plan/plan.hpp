@@ -63,8 +63,7 @@ struct KernelShape {
     // Boxes of the tensor maps, all with the 128-byte swizzle: A and B as bytes, inner extent 128; D in its
     // dtype, inner extent 128 bytes. d_box_rows == 0: the kernel stores D itself and takes an all-zero map.
     std::uint32_t a_box_rows = 0, b_box_rows = 0, d_box_rows = 0;
-    // kGemmGrouped: A and B are tensors of matrices, and A has a second map, with boxes of so many rows, in
-    // place of D's.
+    // kGemmGrouped: the maps are of tensors of matrices, and A has a second one, with boxes of so many rows.
     std::uint32_t few_box_rows = 0;
 };
 KernelShape kernel_shape(const KernelPlan& plan);

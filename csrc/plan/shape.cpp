@@ -87,6 +87,7 @@ KernelShape kernel_shape(const KernelPlan& plan) {
         s.a_box_rows = 64;
         s.b_box_rows = plan.tile_cols;
         s.few_box_rows = 16;
+        s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
     } else if (gemm) {
         s.a_box_rows = plan.tile_rows / plan.cluster_cols;
         s.b_box_rows = plan.tile_cols / plan.cluster_rows;

@@ -17,6 +17,10 @@ std::string device_text(Device device) {
     return fmt::format("device {} of a type that is neither CPU nor CUDA", device.index);
 }
 
+std::string extents_text(Extents extents) {  // "[3, 5]"
+    return fmt::format("[{}]", fmt::join(extents.begin(), extents.end(), ", "));
+}
+
 [[noreturn]] void no_memory(const Arg& arg) {
     fail(ErrorKind::kValue,
          "{}: {} has shape {} but no memory (NULL data pointer); pass a tensor that is allocated",
@@ -67,8 +71,8 @@ void bad_rank(const Arg& arg, int allowed) {
 }
 
 void bad_shape(const Arg& arg, const char* meaning, Extents wanted) {
-    fail(ErrorKind::kValue, "{}: {} has shape {}; it must be {} = [{}] to go with the other arguments",
-         arg.function, arg.name, shape_text(arg.t), meaning, fmt::join(wanted, ", "));
+    fail(ErrorKind::kValue, "{}: {} has shape {}; it must be {} = {} to go with the other arguments",
+         arg.function, arg.name, shape_text(arg.t), meaning, extents_text(wanted));
 }
 
 void bad_extent(const Arg& arg, const char* letter, std::int64_t value, int multiple) {
@@ -83,8 +87,8 @@ void bad_scale_shape(const Arg& arg, const char* meaning, std::int64_t operand_r
     const int rank = static_cast<int>(wanted.size());
     bool known = t.ndim == 0 || (t.ndim == 1 && t.shape[0] == 1);
     if (t.ndim == rank) {
-        const std::int64_t rows = t.shape[static_cast<std::size_t>(rank - 2)],
-                           blocks = t.shape[static_cast<std::size_t>(rank - 1)];
+        const std::size_t row = rank == 2 ? 0 : 1;
+        const std::int64_t rows = t.shape[row], blocks = t.shape[row + 1];
         const auto per = [&](std::int64_t gran) { return blocks == ceil_div(k, gran); };
         const bool groups_fit = rank == 2 || t.shape[0] == *wanted.begin();
         const bool rows_known = rows == operand_rows || rows == ceil_div(operand_rows, kScaleBlock) ||
@@ -94,10 +98,9 @@ void bad_scale_shape(const Arg& arg, const char* meaning, std::int64_t operand_r
     }
     if (known) {
         fail(ErrorKind::kNotImplemented,
-             "{}: {} has shape {}, another scale recipe than the supported one: {} = [{}], float32 scales "
-             "per 1x128 "
-             "of a and per 128x128 of b",
-             arg.function, arg.name, shape_text(t), meaning, fmt::join(wanted, ", "));
+             "{}: {} has shape {}, another scale recipe than the supported one: {} = {}, float32 scales "
+             "per 1x128 of a and per 128x128 of b",
+             arg.function, arg.name, shape_text(t), meaning, extents_text(wanted));
     }
     if (t.ndim != rank) bad_rank(arg, rank);
     bad_shape(arg, meaning, wanted);

@@ -13,7 +13,7 @@ namespace dgj::runtime {
 alignas(64) inline constexpr CUtensorMap kNoMap{};  // for an operand that the kernel does not read
 
 struct LastLaunch {
-    std::array<void*, 4> params;
+    std::array<void*, 5> params;  // as many as the kernel has
     LaunchConfig config;
     const LoadedKernel* kernel = nullptr;  // what config and params launch
 };

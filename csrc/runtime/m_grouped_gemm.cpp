@@ -15,6 +15,7 @@ struct ThreadState {
     RecentProblems problems;
     TensorMapCache<16, MatricesMapKey> a_maps;
     TensorMapCache<16, MatricesMapKey> few_maps;  // of A too, with smaller boxes
+    TensorMapCache<16, MatricesMapKey> d_maps;
     TensorMapCache<128, MatricesMapKey> b_maps;
     GroupedArgs args;
     LastLaunch& last = last_launch();
@@ -24,18 +25,20 @@ ProblemKey key_of(const MGroupedCall& call) {
     return ProblemKey::make(call.device.index, call.n, call.k, call.d_dtype, false, GroupLayout::kMGrouped);
 }
 
-// Groups of A are matrices of their own where they are padded to the same number of rows, else rows of one
-// matrix.
-MatricesMapKey map_of_a(const MGroupedCall& call, std::uint32_t box_rows) {
+// Groups of A and D are matrices of their own where they are padded to the same number of rows, else rows of
+// one.
+MatricesMapKey map_key(const MGroupedCall& call, const void* data, std::int64_t pitch, std::int64_t step,
+                       std::int64_t inner, std::uint32_t box_rows, DType dtype) {
     const bool planes = call.form == GroupForm::kCounts;
-    const auto pitch = static_cast<std::uint64_t>(call.lda), rows = static_cast<std::uint64_t>(call.rows);
-    return {.address = reinterpret_cast<std::uintptr_t>(call.a),
-            .rows = rows,
-            .pitch_bytes = pitch,
-            .step_bytes = planes ? static_cast<std::uint64_t>(call.a_group) : pitch,
+    const auto size = static_cast<std::uint64_t>(size_of(dtype));
+    return {.address = reinterpret_cast<std::uintptr_t>(data),
+            .rows = static_cast<std::uint64_t>(call.rows),
+            .pitch_bytes = static_cast<std::uint64_t>(pitch) * size,
+            .step_bytes = static_cast<std::uint64_t>(planes ? step : pitch) * size,
             .matrices = planes ? static_cast<std::uint32_t>(call.groups) : 1,
-            .inner = static_cast<std::uint32_t>(call.k),
-            .box_rows = box_rows};
+            .inner = static_cast<std::uint32_t>(inner),
+            .box_rows = static_cast<std::uint16_t>(box_rows),
+            .dtype = dtype};
 }
 
 void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& lp, StreamHandle stream) {
@@ -44,19 +47,26 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
     const ContextGuard current(device);
     t.last.kernel = nullptr;
 
-    const CUtensorMap *a = &kNoMap, *b = &kNoMap, *few = &kNoMap;
+    const CUtensorMap *a = &kNoMap, *b = &kNoMap, *few = &kNoMap, *d = &kNoMap;
     if (call.k != 0) [[likely]] {
-        a = t.a_maps.find_or_encode(map_of_a(call, shape.a_box_rows), "a");
-        few = t.few_maps.find_or_encode(map_of_a(call, shape.few_box_rows), "a");
+        MatricesMapKey key = map_key(call, call.a, call.lda, call.a_group, call.k, shape.a_box_rows,
+                                     DType::kU8);
+        a = t.a_maps.find_or_encode(key, "a");
+        key.box_rows = static_cast<std::uint16_t>(shape.few_box_rows);
+        few = t.few_maps.find_or_encode(key, "a");
         b = t.b_maps.find_or_encode({.address = reinterpret_cast<std::uintptr_t>(call.b),
                                      .rows = static_cast<std::uint64_t>(call.n),
                                      .pitch_bytes = static_cast<std::uint64_t>(call.ldb),
                                      .step_bytes = static_cast<std::uint64_t>(call.b_group),
                                      .matrices = static_cast<std::uint32_t>(call.groups),
                                      .inner = static_cast<std::uint32_t>(call.k),
-                                     .box_rows = shape.b_box_rows},
+                                     .box_rows = static_cast<std::uint16_t>(shape.b_box_rows),
+                                     .dtype = DType::kU8},
                                     "b");
     }
+    if (shape.d_box_rows != 0)
+        d = t.d_maps.find_or_encode(
+            map_key(call, call.d, call.ldd, call.d_group, call.n, shape.d_box_rows, call.d_dtype), "d");
     t.args = {call.sfa,
               call.sfb,
               call.d,
@@ -76,7 +86,7 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
               call.zero_padding,
               0};
     t.last.params = {const_cast<CUtensorMap*>(a), const_cast<CUtensorMap*>(b), const_cast<CUtensorMap*>(few),
-                     &t.args};
+                     const_cast<CUtensorMap*>(d), &t.args};
     const std::uint32_t grid = grid_blocks(lp.plan, call.rows,
                                            static_cast<std::uint32_t>(get_num_sms(device.index)));
     t.last.config.fill(

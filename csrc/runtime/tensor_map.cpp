@@ -42,19 +42,20 @@ CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name) {
     alignas(64) CUtensorMap map{};
     const cuuint64_t dims[] = {key.inner, key.rows, key.matrices};
     const cuuint64_t pitches[] = {key.pitch_bytes, key.step_bytes};
-    const cuuint32_t box[] = {kBoxBytes, key.box_rows, 1};
+    const cuuint32_t box[] = {kBoxBytes / static_cast<cuuint32_t>(size_of(key.dtype)), key.box_rows, 1};
     const cuuint32_t steps[] = {1, 1, 1};
     const CUresult r = driver().tensor_map_encode_tiled(
-        &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, reinterpret_cast<void*>(key.address), dims, pitches, box,
-        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        &map, map_type(key.dtype), 3, reinterpret_cast<void*>(key.address), dims, pitches, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS)
         fail(ErrorKind::kRuntime,
-             "cuTensorMapEncodeTiled failed for {} [{}, {}, {}] at {:#x}, row pitch {} bytes, {} bytes from "
+             "cuTensorMapEncodeTiled failed for {} [{}, {}, {}] {} at {:#x}, row pitch {} bytes, {} bytes "
+             "from "
              "matrix to "
              "matrix, box of {} rows: {}",
-             name, key.matrices, key.rows, key.inner, key.address, key.pitch_bytes, key.step_bytes,
-             key.box_rows, describe(r));
+             name, key.matrices, key.rows, key.inner, name_of(key.dtype), key.address, key.pitch_bytes,
+             key.step_bytes, key.box_rows, describe(r));
     return map;
 }
 

@@ -24,7 +24,7 @@ struct TensorMapKey {
     bool operator==(const TensorMapKey&) const = default;
 };
 
-// `matrices` matrices of bytes (FP8), `step_bytes` apart.
+// `matrices` matrices, `step_bytes` apart.
 struct MatricesMapKey {
     std::uint64_t address = 0;
     std::uint64_t rows = 0;
@@ -32,7 +32,8 @@ struct MatricesMapKey {
     std::uint64_t step_bytes = 0;
     std::uint32_t matrices = 0;
     std::uint32_t inner = 0;
-    std::uint32_t box_rows = 0;  // the box lies in one matrix
+    std::uint16_t box_rows = 0;  // the box is 128 bytes of `inner` times this, in one matrix
+    DType dtype = DType::kUnknown;
     bool operator==(const MatricesMapKey&) const = default;
 };
 

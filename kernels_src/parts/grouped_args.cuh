@@ -1,5 +1,5 @@
 // Run-time arguments of the M-grouped FP8 GEMM kernel. One definition for the host, which fills it, and for
-// NVRTC. The entry is dgj_kernel(const __grid_constant__ TensorMap a, b, few; const __grid_constant__
+// NVRTC. The entry is dgj_kernel(const __grid_constant__ TensorMap a, b, few, d; const __grid_constant__
 // GroupedArgs args), where `few` is A once more, in boxes of kFewBoxRows rows.
 #pragma once
 

@@ -7,8 +7,8 @@
 //   offsets  running maximum                     -> one segment a group
 //   counts   clamp                               -> one segment a group, each in its own plane of A
 //
-//   segments -> row tiles of at most kTileRows rows, times the column tiles -> prefix sums -> from the number of a
-//   tile to its segment by binary search
+//   segments -> row tiles of at most kTileRows rows, times the column tiles -> prefix sums -> from the number
+//   of a tile to its segment by binary search
 //
 // The table holds kSegments; more are taken in pages of that many, one after the other. Values out of range
 // are clamped as dgj::GroupForm says: nothing here can fault on data.

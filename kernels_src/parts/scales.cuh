@@ -1,5 +1,6 @@
 // Scales of A into shared memory, some K blocks of a tile's rows at a time, whatever their strides.
-//   bulk    MN-major (stride_m == 1): one bulk copy for each K block, from the 16 bytes that hold its first row;
+//   bulk    MN-major (stride_m == 1): one bulk copy for each K block, from the 16 bytes that hold its first
+//           row;
 //           [K block][skew + row], where the skew is 0 to 3 floats
 //   quads   K-major in whole 16 bytes: one 16-byte copy a row for four K blocks; [row][K block]
 //   words   any strides: 4 bytes a copy; [K block][row]

@@ -1,6 +1,6 @@
 // 16-bit results of a warpgroup on their way out: boxes of 64 rows of D x 64 columns in shared memory.
-//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8): no bank conflicts, and
-//   the 128-byte swizzle of tensor maps
+//   box: 64 rows of 128 bytes; the 16-byte chunk c of row r stands at chunk c ^ (r % 8): no bank conflicts,
+//   and the 128-byte swizzle of tensor maps
 #pragma once
 
 #include "parts/output.cuh"

@@ -51,6 +51,11 @@ DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row)
                  "r"(inner), "r"(row), "r"(shared)
                  : "memory");
 }
+DGJ_DEVICE void store_tile3(const TensorMap* map, u32 shared, i32 inner, i32 row, i32 matrix) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+                 "r"(inner), "r"(row), "r"(matrix), "r"(shared)
+                 : "memory");
+}
 DGJ_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // At most kPending of this thread's groups of stores still read shared memory.
 template <u32 kPending>

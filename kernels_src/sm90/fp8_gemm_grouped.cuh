@@ -6,11 +6,12 @@
 //   more than 32 rows: A is the 64-row operand, in as many pieces of 64 rows as hold any; a stage is 128 of K
 //       stage  | A: up to 3 x [64 rows x 128] (24 KB) | B [128 x 128] (16 KB) |    a piece a warpgroup
 //   up to 32 rows: B is the 64-row operand, tokens are N (16 or 32); a stage is 256 of K, mostly weights
-//       stage  | B: 2 x [128 x 128]           (32 KB) | A: 2 x [N x 128]      |    weight rows 64 * w .. a warpgroup
+//       stage  | B: 2 x [128 x 128]           (32 KB) | A: 2 x [N x 128]      |    64 weight rows a warpgroup
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
-//   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D
+//   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D,
+//                                           whole pieces by TMA
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without a piece only
 // keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
@@ -76,7 +77,7 @@ DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
 // Tokens are read in pairs: bulk copies must not shift them.
 DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
 
-// ---- producers: one thread for tiles, one warp for scales --------------------------------------------------
+// ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
 // A warp goes through the stages together, so that all of it is uniform; one lane copies. Nobody is a round
 // late: see skip().
@@ -87,6 +88,7 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+        ptx::sync_warp();
         if (leader) {
             ptx::barrier_arrive_expect(full, pieces * kPieceBytes + kWeightBytes);
             ptx::load_tile3(to + kManyWeights, &map_b, kb * 128, t.col, t.group, full);
@@ -94,7 +96,6 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
             if (pieces > 1) ptx::load_tile3(to + kPieceBytes, &map_a, kb * 128, t.row + 64, p, full);
             if (pieces > 2) ptx::load_tile3(to + 2 * kPieceBytes, &map_a, kb * 128, t.row + 128, p, full);
         }
-        ptx::sync_warp();
     }
 }
 
@@ -106,6 +107,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
+        ptx::sync_warp();
         if (leader) {
             ptx::barrier_arrive_expect(full, bytes);
             DGJ_UNROLL
@@ -117,7 +119,6 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                     ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
             }
         }
-        ptx::sync_warp();
     }
 }
 
@@ -136,6 +137,7 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
 
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();
+    u32 plain = ~0u;  // stages of the ring that plain copies may have written last
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         const ScaleStrides sfa = scales_of(args, t.group);
@@ -148,15 +150,20 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
             const u32 full = smem.scales_full + 8 * ring.stage;
             const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
             ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-            ptx::fence_async_shared();  // tiles take turns in writing here by plain and by bulk copies
+            // Bulk copies to where plain ones wrote last need a fence, which costs as much as a copy.
+            const u32 slot = 1u << ring.stage;
+            if (bulk && (plain & slot) != 0) ptx::fence_async_shared();
+            plain = bulk ? plain & ~slot : plain | slot;
             if (few) {
                 load_scales<kFewRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
                 // The last stage may hold a K block that does not exist: zeros, which need finite scales.
                 if constexpr (kKBlocks % kFewBlocks != 0)
-                    if (count % kFewBlocks != 0)
+                    if (count % kFewBlocks != 0) {
+                        plain |= slot;
                         for (u32 r = lane; r < kFewRows; r += 32)
                             ptx::copy_async4(to + count * kScalePitch + r * 4, args.sfa, false);
+                    }
             } else {
                 load_scales<kTileRows, true>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
@@ -171,7 +178,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
     }
 }
 
-// ---- results -----------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
 // Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows. Read before the
 // products, so that the latency hides behind them.
@@ -192,11 +199,18 @@ struct LiveMask {
     DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
         : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
     DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+    DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
 };
 
 DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
     const i64 at = (i64)plane(args, group) * args.d_group + (i64)row * args.ldd;
     return (u64)args.d + (u64)(at * Out::kBytes);
+}
+
+// A warpgroup's boxes are free again: no copy reads them, no thread either.
+DGJ_DEVICE void reuse_boxes(u32 warpgroup) {
+    if (ptx::thread_index() % 128 == 0) ptx::wait_stores_read<0>();
+    ptx::sync_threads(1 + warpgroup, 128);
 }
 
 // kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
@@ -219,7 +233,7 @@ DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 r
     }
 }
 
-// ---- more than 32 rows -------------------------------------------------------------------------------------
+// ---- more than 32 rows --------------------------------------------------------------------------
 
 DGJ_DEVICE void multiply_piece(const Shared& smem, Rings& rings, const ScaleReader& reader, u32 warpgroup,
                                float (&acc)[kTileCols / 2]) {
@@ -256,8 +270,9 @@ DGJ_DEVICE void multiply_piece(const Shared& smem, Rings& rings, const ScaleRead
 }
 
 // `row`: the piece's first.
-DGJ_DEVICE void write_piece(const Shared& smem, const GroupedArgs& args, u32 warpgroup, u32 group, u32 row,
-                            const LiveMask& live, u32 col, const float (&acc)[kTileCols / 2]) {
+DGJ_DEVICE void write_piece(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args,
+                            u32 warpgroup, u32 group, u32 row, const LiveMask& live, u32 col,
+                            const float (&acc)[kTileCols / 2]) {
     if constexpr (kOutput == Output::kF32) {
         DGJ_UNROLL
         for (u32 half = 0; half < 2; half++) {
@@ -272,15 +287,26 @@ DGJ_DEVICE void write_piece(const Shared& smem, const GroupedArgs& args, u32 war
         }
     } else {
         const u32 boxes = smem.d + warpgroup * 2 * kPieceBytes;
-        ptx::sync_threads(1 + warpgroup, 128);  // what was staged before has been read
+        reuse_boxes(warpgroup);
         stage_rows<Out>(boxes, acc, 0);
         stage_rows<Out>(boxes + kPieceBytes, acc, 64);
-        ptx::sync_threads(1 + warpgroup, 128);
-        write_boxes<2>(args, boxes, group, row, live, col);
+        if (live.all()) {
+            ptx::fence_async_shared();
+            ptx::sync_threads(1 + warpgroup, 128);
+            if (ptx::thread_index() % 128 == 0) {
+                ptx::store_tile3(&map_d, boxes, col, row, plane(args, group));
+                if (col + 64 < kN)
+                    ptx::store_tile3(&map_d, boxes + kPieceBytes, col + 64, row, plane(args, group));
+                ptx::commit_stores();
+            }
+        } else {
+            ptx::sync_threads(1 + warpgroup, 128);
+            write_boxes<2>(args, boxes, group, row, live, col);
+        }
     }
 }
 
-// ---- up to 32 rows -----------------------------------------------------------------------------------------
+// ---- up to 32 rows ------------------------------------------------------------------------------
 
 template <u32 kTokens>
 DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const GroupTile& t,
@@ -337,14 +363,14 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
         }
     } else {
         const u32 box = smem.d + warpgroup * 2 * kPieceBytes;
-        ptx::sync_threads(1 + warpgroup, 128);  // what was staged before has been read
+        reuse_boxes(warpgroup);
         stage_columns<Out>(box, acc);
         ptx::sync_threads(1 + warpgroup, 128);
         write_boxes<1>(args, box, t.group, t.row, live, col);
     }
 }
 
-// ---- consumers ---------------------------------------------------------------------------------------------
+// ---- consumers ----------------------------------------------------------------------------------
 
 // A tile that has nothing for this warpgroup: stages of `blocks` K blocks are given back as they come, when
 // every lane has seen them: one that is two rounds late would wait for a parity that has come and gone.
@@ -364,7 +390,8 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
     }
 }
 
-DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const GroupedArgs& args, u32 warpgroup) {
+DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
+                        u32 warpgroup) {
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows > kFewRows) {
@@ -377,7 +404,8 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const GroupedArgs& arg
             float acc[kTileCols / 2] = {};
             multiply_piece(smem, rings, ScaleReader(scales_of(args, t.group), kScalePitch, t.row), warpgroup,
                            acc);
-            write_piece(smem, args, warpgroup, t.group, t.row + first, LiveMask(rows, t.group), t.col, acc);
+            write_piece(smem, map_d, args, warpgroup, t.group, t.row + first, LiveMask(rows, t.group), t.col,
+                        acc);
         } else if (warpgroup == 2) {
             skip(smem, rings, kFewBlocks);
         } else if (t.rows > kFewBoxRows) {
@@ -427,7 +455,7 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
 }
 
 DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_few,
-                                 const GroupedArgs& args) {
+                                 const TensorMap& map_d, const GroupedArgs& args) {
     const Shared smem(ptx::shared_base());
     const u32 warp = ptx::warp_index(), warpgroup = warp / 4;
     if (warp == 0 && ptx::lane_index() == 0) {
@@ -436,6 +464,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             ptx::prefetch_map(&map_b);
             ptx::prefetch_map(&map_few);
         }
+        if constexpr (kOutput != Output::kF32) ptx::prefetch_map(&map_d);
         for (u32 s = 0; s < kStages; s++) {
             ptx::barrier_init(smem.full + 8 * s, 1);
             ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);
@@ -468,12 +497,13 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         ptx::raise_registers<kConsumerRegisters>();
         if (args.zero_padding && warp < kBuilderWarps) zero_dead_rows(args);
         for (u32 page = 0;;) {
-            consume(smem, rings, args, warpgroup);
+            consume(smem, rings, map_d, args, warpgroup);
             if (++page >= pages) break;
             ptx::sync_block();
             if (warp < kBuilderWarps) build_table(smem.table, args, page);
             ptx::sync_block();
         }
+        if (kOutput != Output::kF32 && ptx::thread_index() % 128 == 0) ptx::wait_stores_done();
     }
 }
 

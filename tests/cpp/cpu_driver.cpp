@@ -1,6 +1,6 @@
 // Runs csrc/cpu without Python. `digest`: a hash of every output of a fixed set of problems, to compare
 // builds for different instruction sets. `speed`: GFLOP per second of CPU time. `fork`: children compute
-// while the parent does.
+// while the parent does. `clamps`: groups whose values are out of range.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -179,6 +179,73 @@ int forked() {
     return failures;
 }
 
+// Values of `groups` that validation would refuse, as another thread may write them after it: they count as
+// the tame ones beside them.
+int clamps() {
+    constexpr std::int64_t kGroups = 3, kRows = 20, kN = 24, kK = 144;
+    constexpr std::int32_t kLow = std::numeric_limits<std::int32_t>::min(),
+                           kHigh = std::numeric_limits<std::int32_t>::max();
+    struct Case {
+        GroupForm form;
+        std::vector<std::int32_t> wild, tame;
+    };
+    std::vector<std::int32_t> wild_ids(kRows), tame_ids(kRows);
+    for (std::size_t row = 0; row < kRows; ++row) {  // units of 8: of nobody, of 2 with a hole, of nobody
+        wild_ids[row] = row < 8 ? kHigh : row < 16 ? (row == 10 ? 3 : row == 13 ? 1 : 2) : -2;
+        tame_ids[row] = row < 8 || row >= 16 || row == 10 || row == 13 ? -1 : 2;
+    }
+    const Case cases[] = {
+        {GroupForm::kIds, wild_ids, tame_ids},
+        {GroupForm::kEnds, {-5, 3, kHigh}, {0, 3, 20}},
+        {GroupForm::kEnds, {13, 2, kLow}, {13, 16, 16}},
+        {GroupForm::kOffsets, {kLow, 7, 5, kHigh}, {0, 7, 7, 20}},
+        {GroupForm::kOffsets, {25, 3, 1, -1}, {20, 20, 20, 20}},
+        {GroupForm::kCounts, {kLow, 4, kHigh}, {0, 4, 20}},
+    };
+    Random random;
+    int failures = 0;
+    for (const Case& c : cases) {
+        const std::int64_t planes = c.form == GroupForm::kCounts ? kGroups : 1;
+        Tensor a(DType::kE4M3, {planes * kRows, kK}), sfa(DType::kF32, {planes * kRows, 2});
+        Tensor b(DType::kE4M3, {kGroups * kN, kK}), sfb(DType::kF32, {kGroups, 2});
+        for (Tensor* t : {&a, &b}) t->fill(random, 0.5f, 400);
+        for (Tensor* t : {&sfa, &sfb}) t->fill(random, -0.125f, 1e-2f);
+        Digest results[2];
+        for (const bool wild : {false, true}) {
+            Tensor d(DType::kBF16, {planes * kRows, kN});
+            d.fill(random, 0, 0);
+            cpu::m_grouped_gemm({.rows = kRows,
+                                 .n = kN,
+                                 .k = kK,
+                                 .groups = kGroups,
+                                 .form = c.form,
+                                 .alignment = 8,
+                                 .a = a.view.data,
+                                 .b = b.view.data,
+                                 .sfa = sfa.as<float>(),
+                                 .sfb = sfb.as<float>(),
+                                 .d = d.view.data,
+                                 .index = (wild ? c.wild : c.tame).data(),
+                                 .lda = kK,
+                                 .ldb = kK,
+                                 .ldd = kN,
+                                 .a_group = planes == 1 ? 0 : kRows * kK,
+                                 .b_group = kN * kK,
+                                 .d_group = planes == 1 ? 0 : kRows * kN,
+                                 .sfa_stride_m = 2,
+                                 .sfa_stride_k = 1,
+                                 .sfa_group = planes == 1 ? 0 : kRows * 2,
+                                 .sfb_stride_n = 2,
+                                 .sfb_stride_k = 1,
+                                 .sfb_group = 2});
+            results[wild].add(d);
+        }
+        failures += results[0].value != results[1].value;
+    }
+    std::printf("%d failures\n", failures);
+    return failures;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -186,5 +253,6 @@ int main(int argc, char** argv) {
     if (what == "digest") return digest(), 0;
     if (what == "speed") return speed(), 0;
     if (what == "fork") return forked();
+    if (what == "clamps") return clamps();
     return 2;
 }

@@ -1,5 +1,4 @@
-"""The benchmarks of this checkout, and fixtures of the cache: its C++ code in small processes, with a
-compiler that counts."""
+"""Fixtures of the cache's tests: the C++ cache in small processes of its own, with a compiler that counts."""
 
 import pytest
 from checkout import load_benchmarks

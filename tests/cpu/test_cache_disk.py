@@ -288,18 +288,20 @@ def test_p17_other_versions_miss_and_downgrades_hit(driver, env):
     assert driver.run("get", env=env, package="0.1.0", fingerprint="a").only["origin"] == "disk"
 
 
-def test_p25_disk_cache_off(driver, tmp_path):
+def test_p25_disk_cache_off(driver, tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
+    monkeypatch.chdir(home)  # an empty name must not become the current folder
     result = driver.run("get-twice", env={"DGJ_CACHE_DIR": "", "HOME": str(home)})
     assert [line["origin"] for line in result.lines] == ["compiled", "memory"]
     assert list(home.iterdir()) == [] and len(result.warnings) == 1
 
 
-def test_p25_read_only_mode(driver, tmp_path):
+def test_p25_read_only_mode(driver, tmp_path, monkeypatch):
     """An empty first folder: seeds are read, nothing is written anywhere."""
     seed, home = tmp_path / "seed", tmp_path / "home"
     home.mkdir()
+    monkeypatch.chdir(home)
     driver.run("get", env={"DGJ_CACHE_DIR": str(seed)})
     before = snapshot(tmp_path)
     env = {"DGJ_CACHE_DIR": f":{seed}", "HOME": str(home)}

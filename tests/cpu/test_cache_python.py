@@ -68,9 +68,10 @@ def test_p2_the_key_is_the_same_in_every_process(tmp_path):
 
 
 def test_p8_sixteen_threads_compile_once_and_leave_python_running(tmp_path):
-    code = f"""
+    code = """
 import threading, time
-plan, ticks, stop = {PLAN}, [], threading.Event()
+plan = dg.plan(dg.GemmProblem(n=4096, k=7168), 4096, "h200")  # a long compile
+ticks, stop = [], threading.Event()
 def beat():
     while not stop.is_set():
         ticks.append(time.monotonic())
@@ -84,9 +85,9 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 took = time.monotonic() - start
 stop.set(), heart.join()
-print(json.dumps({{"compiles": dg._core.compile_count(), "ticks": len([t for t in ticks if t >= start]),
+print(json.dumps({"compiles": dg._core.compile_count(), "ticks": len([t for t in ticks if t >= start]),
                   "took": took, "origins": sorted(k.origin for k in kernels),
-                  "cubins": len({{k.cubin for k in kernels}})}}))
+                  "cubins": len({k.cubin for k in kernels})}))
 """
     seen = run(code, tmp_path)
     assert (seen["compiles"], seen["cubins"]) == (1, 1)

@@ -70,5 +70,11 @@ def test_ten_gflops_per_core(driver):
     assert float(run(driver, "speed")) >= 10.0
 
 
+def test_groups_out_of_range_are_clamped(folder):
+    # Whatever is read outside an operand is an error of the sanitizer.
+    program = build_cpu_driver(folder, "-fsanitize=address", "-O1", "-DDGJ_CPU_CLONES=")
+    assert run(program, "clamps") == "0 failures\n"
+
+
 def test_forked_children_compute_while_the_parent_does(driver):
     assert run(driver, "fork") == "0 failures\n"

@@ -66,6 +66,8 @@ import io, itertools, json, sys
 import torch
 import deep_gemm_jit as dg
 from deep_gemm_jit.__main__ import main
+from deep_gemm_jit.cli import verify
+verify._SHAPES = verify._SHAPES[1:2]
 counter, code, out = itertools.count(), {{}}, sys.stdout
 real, real_cast = dg.fp8_gemm_nt, dg.per_token_cast_to_fp8
 def broken(name, wrong):

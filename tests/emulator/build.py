@@ -62,7 +62,7 @@ def compile_to(target: Path, arguments: list[str]) -> Path:
 @functools.cache
 def emulator_text() -> str:
     """Digest of everything that a compiled kernel depends on beside its own text."""
-    headers = [HERE / "runtime" / name for name in ("api.hpp", "entry.hpp")]
+    headers = [HERE / "runtime" / name for name in ("api.hpp", "entry.hpp", "half.hpp")]
     headers += sorted((HERE / "ptx").glob("*.cuh"))
     return digest([compiler(), *machine_flags(), *KERNEL_FLAGS, *(path.read_bytes() for path in headers)])
 

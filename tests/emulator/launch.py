@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,14 @@ class GemmArgs(ctypes.Structure):  # kernels_src/parts/gemm_args.cuh
     ]
 
 
+class CastArgs(ctypes.Structure):  # kernels_src/cast/cast_args.cuh
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("x", "q", "sf")),
+        *((name, ctypes.c_int64) for name in ("ldx", "ldq", "sf_stride_row", "sf_stride_block")),
+        *((name, ctypes.c_uint32) for name in ("rows", "cols", "divisor", "multiplier", "shift", "vector")),
+    ]
+
+
 class Buffer(ctypes.Structure):
     _fields_ = [
         ("begin", ctypes.c_uint64),
@@ -48,28 +57,41 @@ def seeds(default: tuple[int, ...]) -> tuple[int, ...]:
     return (int(given),) if given else default
 
 
-def encode_map(tensor: torch.Tensor | None, inner: int, box_rows: int) -> Map:
-    made = Map()
-    if tensor is None:
-        return made
-    size = tensor.element_size()
-    build.runtime().dgj_emulator_encode_map(
+# Numbers of CUtensorMapDataType.
+MAP_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+
+
+def make_map(address: int, extents, pitches, box, kind: int, swizzle: int) -> Map:
+    """As cuTensorMapEncodeTiled: innermost first, pitches in bytes, `kind` a CUtensorMapDataType."""
+    made, rank = Map(), len(extents)
+    refused = build.runtime().dgj_emulator_encode_map(
         ctypes.byref(made),
-        *(
-            ctypes.c_uint64(v)
-            for v in (
-                tensor.data_ptr(),
-                inner,
-                tensor.shape[0],
-                tensor.stride(0) * size,
-                size,
-                128 // size,
-                box_rows,
-                128,
-            )
-        ),
+        ctypes.c_uint64(address),
+        ctypes.c_uint32(rank),
+        (ctypes.c_uint64 * rank)(*extents),
+        (ctypes.c_uint64 * rank)(*pitches),
+        (ctypes.c_uint32 * rank)(*box),
+        ctypes.c_uint32(kind),
+        ctypes.c_uint32(swizzle),
     )
+    if refused:
+        raise ValueError(f"the driver would refuse a map of {extents}, {pitches}, {box}, swizzle {swizzle}")
     return made
+
+
+def encode_map(tensor: torch.Tensor | None, inner: int, box_rows: int) -> Map:
+    """As csrc/runtime/tensor_map.cpp; a tensor without elements has no map, and nothing looks at it."""
+    if tensor is None or inner == 0 or tensor.shape[0] == 0:
+        return Map()
+    size = tensor.element_size()
+    return make_map(
+        tensor.data_ptr(),
+        (inner, tensor.shape[0]),
+        (tensor.stride(0) * size,),
+        (128 // size, box_rows),
+        MAP_TYPES.get(tensor.dtype, 0),
+        128,
+    )
 
 
 def extent(tensor: torch.Tensor, writable: bool) -> Buffer:
@@ -101,8 +123,7 @@ def run(entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, s
     return Statistics(*statistics)
 
 
-def compiled(plan, patch=None):
-    source = plans.emit(plan)
+def compiled(source, patch=None):
     text, headers = source.text, dict(source.headers)
     if patch is not None:
         text, headers = patch(text, headers)
@@ -137,7 +158,7 @@ def run_gemm(
     )
     inputs = [t for t in (a, sfa, b, sfb, c, bias) if t is not None]
     return run(
-        compiled(plan, patch),
+        compiled(plans.emit(plan), patch),
         [*maps, args],
         [extent(d, True), *(extent(t, False) for t in inputs)],
         blocks=plan.grid_blocks(m, sms),
@@ -146,4 +167,47 @@ def run_gemm(
         shared_bytes=shape["smem_bytes"],
         seed=seed,
         what=f"{plan} m={m} sms={sms}",
+    )
+
+
+def constants(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"constexpr unsigned (\w+) = (\d+);", text)}
+
+
+def run_cast(source, x, q, sf, *, seed=0, patch=None) -> Statistics:
+    """q and sf as the cast kernel computes them from x, launched as csrc/runtime/cast.cpp does."""
+    c = constants(source.text)
+    rows, cols = x.shape
+    element, per_token = x.element_size(), c["kGranRows"] == 1
+    blocks = -(-cols // c["kGranK"])
+    lanes = c["kGranRows"] * c["kGranK"] // (16 // element * c["kSpan"])
+    per_row = blocks * lanes if per_token else blocks
+    per_cta = c["kThreads"] * (c["kUnits"] // c["kSpan"]) if per_token else c["kThreads"] // lanes
+    addresses = x.data_ptr() % 16 == 0 and q.data_ptr() % (16 // element) == 0
+    pitches = rows == 1 or (x.stride(0) * element % 16 == 0 and q.stride(0) % (16 // element) == 0)
+    shift = 31 + (per_row - 1).bit_length()
+    args = CastArgs(
+        x.data_ptr(),
+        q.data_ptr(),
+        sf.data_ptr(),
+        x.stride(0) * element,
+        q.stride(0),
+        *sf.stride(),
+        rows,
+        cols,
+        per_row,
+        -(-(1 << shift) // per_row),
+        shift,
+        cols % (16 // element) == 0 and addresses and pitches,
+    )
+    return run(
+        compiled(source, patch),
+        [args],
+        [extent(q, True), extent(sf, True), extent(x, False)],
+        blocks=-(-(-(-rows // c["kGranRows"]) * per_row) // per_cta),
+        threads=c["kThreads"],
+        cluster=1,
+        shared_bytes=c["kThreads"] // 32 * 4,
+        seed=seed,
+        what=f"{source.text.splitlines()[0][3:]} of {rows} x {cols}",
     )

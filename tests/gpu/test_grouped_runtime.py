@@ -50,7 +50,7 @@ COUNTS = [
 
 @pytest.fixture(scope="module")
 def weights():
-    core_api.compile_ahead([core_api.grouped_problem(N, K, GROUPS)])
+    core_api.compile_ahead([core_api.grouped_problem(N, K)])
     return random_weights(GROUPS, N, K)
 
 

@@ -8,17 +8,24 @@ namespace dgj::ptx {
 
 DGJ_DEVICE void prefetch_map(const TensorMap* map, Where w = {}) { emu::prefetch_map(map, w); }
 DGJ_DEVICE void load_tile(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier, Where w = {}) {
-    emu::load_tile(shared, map, inner, row, barrier, 1u << emu::place().rank, w);
+    emu::load_tile(shared, map, {2, {inner, row}}, barrier, 1u << emu::place().rank, w);
+}
+DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row, i32 matrix, u32 barrier,
+                           Where w = {}) {
+    emu::load_tile(shared, map, {3, {inner, row, matrix}}, barrier, 1u << emu::place().rank, w);
 }
 DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier,
                                     u16 mask, Where w = {}) {
-    emu::load_tile(shared, map, inner, row, barrier, mask, w);
+    emu::load_tile(shared, map, {2, {inner, row}}, barrier, mask, w);
 }
 DGJ_DEVICE void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w = {}) {
     emu::load_bytes(shared, global, bytes, barrier, w);
 }
 DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row, Where w = {}) {
-    emu::store_tile(map, shared, inner, row, w);
+    emu::store_tile(map, shared, {2, {inner, row}}, emu::Combine::kReplace, w);
+}
+DGJ_DEVICE void store_tile3(const TensorMap* map, u32 shared, i32 inner, i32 row, i32 matrix, Where w = {}) {
+    emu::store_tile(map, shared, {3, {inner, row, matrix}}, emu::Combine::kReplace, w);
 }
 DGJ_DEVICE void commit_stores(Where w = {}) { emu::commit_stores(w); }
 template <u32 kPending>

@@ -19,7 +19,8 @@ DGJ_DEVICE void wgmma_wait(Where w = {}) {
 }
 template <u32 kCount>
 DGJ_DEVICE void wgmma_e4m3(float (&d)[kCount], u64 a, u64 b, u32 accumulate, Where w = {}) {
-    emu::wgmma_e4m3(d, kCount, a, b, accumulate, w);
+    constexpr auto kE4M3 = emu::MatrixType::kE4M3;
+    emu::wgmma(d, {2 * kCount, kE4M3, kE4M3}, a, nullptr, b, accumulate, w);
 }
 
 // The accumulators stay in memory, where the runtime writes poison and results.

@@ -23,6 +23,7 @@ void check_phase(Mbarrier& b) {
     b.pending = b.count;
     b.clocks.advance(b.component, b.phase);
     b.completed.copy(b.clocks);
+    b.far_completed.copy(b.far);
     machine().wake_all(b.waiting);
 }
 
@@ -85,6 +86,8 @@ void barrier_init(u32 address, u32 arrivals, Where w) {
     b.initialised_clock = t.clocks.order(t.id);
     b.clocks.reset(m.components);
     b.completed.reset(m.components);
+    b.far.reset(m.components);
+    b.far_completed.reset(m.components);
 }
 
 void fence_barrier_init(Where w) {
@@ -96,7 +99,7 @@ void fence_barrier_init(Where w) {
 
 // PTX ISA, mbarrier.test_wait / try_wait .parity: true when the phase with this parity is not the current
 // one. Acquires.
-void barrier_wait(u32 address, u32 parity, Where w) {
+void barrier_wait(u32 address, u32 parity, Where w, Scope scope) {
     Machine& m = machine();
     m.step(w);
     Thread& t = m.thread();
@@ -108,11 +111,12 @@ void barrier_wait(u32 address, u32 parity, Where w) {
         t.where = w;
     }
     t.clocks.join(b.completed);
+    if (scope != Scope::kCta) t.clocks.join(b.far_completed);
 }
 
 // PTX ISA, mbarrier.arrive: .release at .cta scope by default. An arrive in another block so orders what was
-// read before what comes after, but hands over no data.
-void barrier_arrive(u32 address, u32 rank, Where w) {
+// read before what comes after, but hands over no data; at .cluster scope it does, to a wait of that scope.
+void barrier_arrive(u32 address, u32 rank, Where w, Scope scope) {
     Machine& m = machine();
     m.step(w);
     Thread& t = m.thread();
@@ -120,6 +124,7 @@ void barrier_arrive(u32 address, u32 rank, Where w) {
     const bool remote = &block != t.block;
     Mbarrier& b = usable_barrier(block, address, remote, "mbarrier.arrive", w);
     take_arrival(b, address);
+    if (scope != Scope::kCta) b.far.join(t.clocks);
     if (remote) b.clocks.join_order(t.clocks);
     else b.clocks.join(t.clocks);
     release(t);
@@ -173,8 +178,8 @@ void barrier_arrive_after_copies(u32 address, Where w) {
         Mbarrier& b = block.barriers.at(address);
         for (const auto& copy : copies) {
             machine().finish(*copy);
-            block.shadow.note_write(copy->source_address, 4, Shadow::Kind::kGeneric, b.component, b.phase + 1,
-                                    copy->where.line);
+            block.shadow.note_write(copy->source_address, copy->source_bytes, Shadow::Kind::kGeneric,
+                                    b.component, b.phase + 1, copy->where.line);
         }
         take_arrival(b, address);
         b.clocks.join_order(
@@ -189,27 +194,34 @@ void barrier_arrive_after_copies(u32 address, Where w) {
 
 // ---- barriers of threads ------------------------------------------------------------------------------
 
+// PTX ISA, bar: all threads of a warp execute the same one, and the barrier counts warps.
 void sync_threads(u32 id, u32 threads, Where w) {
     Machine& m = machine();
     m.step(w);
-    Thread& t = m.thread();
     if (id >= kNamedBarriers) m.fault(text("bar.sync: barrier %u; there are 16", id));
     if (threads == 0 || threads % kWarp != 0)
         m.fault(text("bar.sync: %u threads, not a multiple of 32", threads));
+    if (!m.gather("bar.sync", w)) return;
+    Thread& t = m.thread();
     NamedBarrier& b = t.block->named[id];
     if (b.waiting.empty()) b.threads = threads;
     if (b.threads != threads)
         m.fault(text("bar.sync %u: %u threads here, %u where others wait", id, threads, b.threads));
-    b.waiting.push_back(&t);
-    if (b.waiting.size() < threads) {
+    b.waiting.push_back(t.warp);
+    if (b.waiting.size() * kWarp < threads) {  // the warp's other lanes go on waiting for this one
+        b.leaders.push_back(&t);
         m.block_on([&b, id] {
-            return text("bar.sync %u: %zu of %u threads are there", id, b.waiting.size(), b.threads);
+            return text("bar.sync %u: %zu of %u threads are there", id, b.waiting.size() * kWarp, b.threads);
         });
-        return;
+        return m.release_lanes();
     }
-    exchange_clocks(b.waiting);
-    b.waiting.pop_back();
-    m.wake_all(b.waiting);
+    std::vector<Thread*> all;
+    for (const Warp* warp : b.waiting) all.insert(all.end(), warp->lanes.begin(), warp->lanes.end());
+    exchange_clocks(all);
+    for (Thread* other : b.leaders) m.wake(*other);
+    b.leaders.clear();
+    b.waiting.clear();
+    m.release_lanes();
 }
 
 void sync_block(Where w) { sync_threads(0, machine().launch.threads, w); }
@@ -217,8 +229,11 @@ void sync_block(Where w) { sync_threads(0, machine().launch.threads, w); }
 void sync_warp(Where w) {
     Machine& m = machine();
     m.step(w);
-    if (!m.gather("bar.warp.sync", w)) return;
-    exchange_clocks(m.thread().warp->lanes);
+    if (!m.gather("bar.warp.sync", w, kAllLanes, false)) return;
+    std::vector<Thread*> lanes;
+    for (u32 rest = m.gathered(); rest != 0; rest &= rest - 1)
+        lanes.push_back(m.thread().warp->lanes[static_cast<u32>(__builtin_ctz(rest))]);
+    exchange_clocks(lanes);
     m.release_lanes();
 }
 
@@ -244,20 +259,6 @@ void sync_cluster(Where w) {
     m.block_on([&m] {
         return text("the barrier of the cluster: %zu of %u threads", m.cluster_waiting.size(), m.live);
     });
-}
-
-u32 shuffle_xor(u32 value, u32 mask, Where w) {
-    Machine& m = machine();
-    m.step(w);
-    Thread& t = m.thread();
-    t.exchange = value;
-    if (m.gather("shfl.sync.bfly", w)) {
-        u32 values[kWarp];
-        for (u32 i = 0; i < kWarp; i++) values[i] = t.warp->lanes[(i ^ mask) % kWarp]->exchange;
-        for (u32 i = 0; i < kWarp; i++) t.warp->lanes[i]->exchange = values[i];
-        m.release_lanes();
-    }
-    return t.exchange;
 }
 
 // PTX ISA, setmaxnreg: 24..256 in steps of 8; .inc waits until the block's pool has what it asks for.
@@ -291,9 +292,17 @@ void set_registers(u32 registers, bool raise, Where w) {
     m.release_lanes();
 }
 
+// PTX ISA, griddepcontrol: .wait makes the memory operations of prerequisite grids visible to the grid.
 void wait_for_prior_kernels(Where w) {
-    machine().step(w);
-    machine().thread().saw_prior_kernels = true;
+    Machine& m = machine();
+    m.step(w);
+    m.thread().clocks.advance(m.components - 1, 1);
+}
+
+void check_prior_kernels(const char* what) {
+    Machine& m = machine();
+    if (m.thread().clocks.visible(m.components - 1) == 0)
+        m.fault(text("%s before griddepcontrol.wait: a prior kernel may still use the memory", what));
 }
 
 // Only a hint here: the next kernel waits for this one's end before it looks at memory (PTX ISA,

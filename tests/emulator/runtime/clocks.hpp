@@ -1,5 +1,5 @@
 // Vector clocks: what a thread or barrier knows about the progress of the others. One component for each
-// thread, warp (reads by its WGMMA) and mbarrier (phases) of the cluster.
+// thread, warp (reads by its WGMMA) and mbarrier (phases) of the cluster, and one for the kernels before.
 //
 //   order    their earlier accesses are over: enough to overwrite what they read
 //   visible  their writes can be read (PTX ISA, "Causality order")
@@ -27,6 +27,7 @@ public:
     u32 visible(u32 c) const { return words_[count_ + c]; }
     u32 fenced(u32 c) const { return words_[2 * count_ + c]; }
 
+    bool empty() const { return words_.empty(); }
     void join(const Clocks& other) { join(other, 3 * count_); }
     void join_order(const Clocks& other) { join(other, count_); }
     void copy(const Clocks& other) { std::copy(other.words_.begin(), other.words_.end(), words_.begin()); }

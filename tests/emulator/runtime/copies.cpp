@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/checks.hpp"
+#include "runtime/combine.hpp"
 
 namespace dgj::emu {
 namespace {
@@ -14,13 +15,10 @@ const Map& map_at(const void* p, const char* what) {
     return map;
 }
 
-void check_prior(const char* what) {
-    if (!machine().thread().saw_prior_kernels)
-        machine().fault(text("%s before griddepcontrol.wait: a prior kernel may still use the memory", what));
-}
-
-std::string box_name(const char* what, i32 inner, i32 row) {
-    return text("%s of the box at (%d, %d)", what, inner, row);
+std::string box_name(const char* what, const Coordinates& at) {
+    std::string name = std::string(what) + " of the box at (";
+    for (u32 d = 0; d < at.rank; d++) name += text(d ? ", %d" : "%d", at.at[d]);
+    return name + ")";
 }
 
 // The copy that wrote [address, +bytes) ends: what it wrote can be read after the mbarrier's current phase.
@@ -35,56 +33,84 @@ void check_alive(const Block& block, const Operation& operation) {
                         text("): block %u has exited before it ended", block.index));
 }
 
-// Elements of rows [first, end) of the box to their places, zeros for those outside (PTX ISA, "Tensor data
-// movement": out of bound accesses are filled with zero).
-void fill_rows(const Map& map, u8* memory, u32 shared, i32 inner, i32 row, u32 first, u32 end) {
-    const u32 width = static_cast<u32>(map.box_inner * map.element_bytes);
+// Where row `r` of the box lies in the tensor (its first element may lie outside in the innermost dimension).
+// False: the row is outside, wholly.
+bool locate_row(const Map& map, const Coordinates& at, u32 r, u64& address) {
+    address = map.address;
+    for (u32 d = 1; d < map.rank; d++) {
+        const i64 x = i64{at.at[d]} + r % map.box[d];
+        r /= map.box[d];
+        if (x < 0 || static_cast<u64>(x) >= map.extent[d]) return false;
+        address += static_cast<u64>(x) * map.pitch[d - 1];
+    }
+    return true;
+}
+
+// Elements [first, end) of a row of the box that are inside.
+void clip_row(const Map& map, const Coordinates& at, u32& first, u32& end) {
+    const i64 x = at.at[0], extent = static_cast<i64>(map.extent[0]);
+    first = static_cast<u32>(std::clamp<i64>(-x, 0, map.box[0]));
+    end = static_cast<u32>(std::clamp<i64>(extent - x, first, map.box[0]));
+}
+
+// Elements of rows [first, end) of the box to their places, zeros for those outside (PTX ISA, "Tensor
+// Dimension, size and format: Out of Boundary Access").
+void fill_rows(const Map& map, u8* memory, u32 shared, const Coordinates& at, u32 first, u32 end) {
+    const u32 width = map.row_bytes(), size = map.element_bytes();
+    u32 inside, outside;
+    clip_row(map, at, inside, outside);
+    std::vector<u8> line(width);
     for (u32 r = first; r < end; r++) {
-        std::vector<u8> line(width, 0);
-        const i32 y = row + static_cast<i32>(r);
-        if (y >= 0 && static_cast<u64>(y) < map.rows)
-            for (u32 i = 0; i < map.box_inner; i++) {
-                const i32 x = inner + static_cast<i32>(i);
-                if (x < 0 || static_cast<u64>(x) >= map.inner) continue;
-                const u64 from = map.address + static_cast<u64>(y) * map.pitch +
-                                 static_cast<u64>(x) * map.element_bytes;
-                std::memcpy(&line[i * map.element_bytes], reinterpret_cast<const void*>(from),
-                            map.element_bytes);
-            }
+        std::fill(line.begin(), line.end(), u8{0});
+        u64 from;
+        if (outside > inside && locate_row(map, at, r, from)) {
+            from += static_cast<u64>(at.at[0] + static_cast<i64>(inside)) * size;
+            std::memcpy(&line[inside * size], reinterpret_cast<const void*>(from), (outside - inside) * size);
+        }
         for (u32 c = 0; c < width; c += 16) {
-            const u32 to = swizzled(shared + r * width + c, static_cast<u32>(map.swizzle));
+            const u32 to = swizzled(shared + r * width + c, map.swizzle);
             std::memcpy(memory + (to - kSharedBase), &line[c], 16);
         }
     }
 }
 
 void check_map_buffer(const Map& map, const char* what, Where w) {
-    const u64 bytes = map.rows == 0 ? 0 : (map.rows - 1) * map.pitch + map.inner * map.element_bytes;
-    buffer_at(map.address, bytes, what, w);
+    unsigned __int128 bytes = map.extent[0] * map.element_bytes();
+    for (u32 d = 1; d < map.rank; d++)
+        bytes += static_cast<unsigned __int128>(map.extent[d] - 1) * map.pitch[d - 1];
+    if (map.address + bytes > ~u64{0})
+        machine().fault(text("%s: the tensor of the map wraps around 64-bit addresses", what));
+    buffer_at(map.address, static_cast<u64>(bytes), what, w);
 }
 
-void start_load(Block& to, u32 shared, const Map& map, i32 inner, i32 row, u32 barrier, Where w) {
+void check_rank(const Map& map, const Coordinates& at, const char* what) {
+    if (map.rank != at.rank)
+        machine().fault(text("%s: %u coordinates for a map of %u dimensions", what, at.rank, map.rank));
+}
+
+// PTX ISA, cp.async.bulk.tensor: addresses in shared memory are multiples of 128.
+constexpr u32 kTileAlignment = 128;
+
+void start_load(Block& to, u32 shared, const Map& map, const Coordinates& at, u32 barrier, Where w) {
     Machine& m = machine();
-    const u32 width = static_cast<u32>(map.box_inner * map.element_bytes),
-              rows = static_cast<u32>(map.box_rows);
-    const u32 alignment = map.swizzle == 0 ? 16 : 128;
-    u8* begin = shared_at(to, shared, rows * width, alignment, "cp.async.bulk.tensor", w);
+    const u32 width = map.row_bytes(), rows = map.rows();
+    u8* begin = shared_at(to, shared, rows * width, kTileAlignment, "cp.async.bulk.tensor", w);
     check_usable_by_copies(to, barrier, "cp.async.bulk.tensor", w);
     check_shared_write("cp.async.bulk.tensor", to, shared, rows * width, m.thread().clocks, true);
     to.shadow.note_write(shared, rows * width, Shadow::Kind::kInFlight, m.thread().id, 0, w.line);
     std::memset(begin, 0xff, rows * width);
 
     auto operation = std::make_shared<Operation>();
-    operation->what = box_name("cp.async.bulk.tensor load", inner, row);
+    operation->what = box_name("cp.async.bulk.tensor load", at);
     operation->where = w;
     // Two parts, whose bytes are counted one by one: nothing promises that a box arrives whole.
     const u32 cut = rows > 1 ? static_cast<u32>(m.random(rows - 1)) + 1 : rows;
     for (const auto& [first, end] : {std::pair{0u, cut}, std::pair{cut, rows}}) {
         if (first == end) continue;
-        operation->steps.push_back([&to, map, shared, inner, row, barrier, first = first, end = end, width, w,
+        operation->steps.push_back([&to, map, shared, at, barrier, first = first, end = end, width, w,
                                     o = operation.get()] {
             check_alive(to, *o);
-            fill_rows(map, to.memory.data(), shared, inner, row, first, end);
+            fill_rows(map, to.memory.data(), shared, at, first, end);
             end_of_write(to, shared + first * width, (end - first) * width, barrier, w.line);
             complete_bytes(to, barrier, (end - first) * width);
         });
@@ -99,42 +125,71 @@ void forget_reading(Block& block, const Operation* operation) {
 
 }  // namespace
 
-void prefetch_map(const void* map, Where w) {
-    machine().step(w);
-    map_at(map, "prefetch.tensormap");
-}
+// A hint; the address is not even looked at.
+void prefetch_map(const void*, Where w) { machine().step(w); }
 
 // PTX ISA, cp.async.bulk.tensor: with .multicast::cluster the box goes to the same offset of each block of
 // the mask, and the signal to the mbarrier at the same offset.
-void load_tile(u32 shared, const void* p, i32 inner, i32 row, u32 barrier, u32 mask, Where w) {
+void load_tile(u32 shared, const void* p, const Coordinates& at, u32 barrier, u32 mask, Where w) {
     Machine& m = machine();
     m.step(w);
-    check_prior("cp.async.bulk.tensor");
+    check_prior_kernels("cp.async.bulk.tensor");
     const Map& map = map_at(p, "cp.async.bulk.tensor");
+    check_rank(map, at, "cp.async.bulk.tensor");
     check_map_buffer(map, "cp.async.bulk.tensor", w);
     if (mask == 0 || mask >> m.launch.cluster != 0) m.fault(text("cp.async.bulk.tensor: mask %#x", mask));
     for (u32 rank = 0; rank < m.launch.cluster; rank++)
-        if (mask >> rank & 1)
-            start_load(peer(rank, "cp.async.bulk.tensor", w), shared, map, inner, row, barrier, w);
+        if (mask >> rank & 1) start_load(peer(rank, "cp.async.bulk.tensor", w), shared, map, at, barrier, w);
+}
+
+// Prefetches to L2 change nothing here, but what they name must exist.
+void prefetch_tile(const void* p, const Coordinates& at, Where w) {
+    machine().step(w);
+    const char* what = "cp.async.bulk.prefetch.tensor";
+    check_prior_kernels(what);
+    const Map& map = map_at(p, what);
+    check_rank(map, at, what);
+    check_map_buffer(map, what, w);
+}
+
+void prefetch_bytes(const void* global, u32 bytes, Where w) {
+    machine().step(w);
+    const char* what = "cp.async.bulk.prefetch.L2";
+    check_prior_kernels(what);
+    const u64 from = reinterpret_cast<u64>(global);
+    if (bytes == 0 || bytes % 16 != 0 || from % 16 != 0)
+        machine().fault(text("%s: %u bytes at %#llx, not multiples of 16", what, bytes, from));
+    buffer_at(from, bytes, what, w);
+}
+
+void prefetch_global(const void* global, Where w) {
+    machine().step(w);
+    buffer_at(reinterpret_cast<u64>(global), 1, "prefetch.global.L2", w);
 }
 
 // PTX ISA, cp.async.bulk: both addresses and the size are multiples of 16. What is read must lie in a buffer,
-// or in the 16 bytes that hold its end: those are in the same page, and the kernel may fetch them as long as
-// it ignores them.
+// or in the 16 bytes that hold its beginning or its end: those are in the same page, and the kernel may fetch
+// them as long as it ignores them.
 void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w) {
     Machine& m = machine();
     m.step(w);
     const char* what = "cp.async.bulk";
-    check_prior(what);
+    check_prior_kernels(what);
     Block& to = *m.thread().block;
     const u64 from = reinterpret_cast<u64>(global);
     if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));
     if (from % 16 != 0) m.fault(text("%s: global address %#llx is not a multiple of 16", what, from));
-    const Buffer& buffer = buffer_at(from, 4, what, w);
-    const u64 end = buffer.begin + buffer.bytes;
+    const auto holds = [&](const Buffer& b) {
+        return b.bytes != 0 && from >= b.begin / 16 * 16 && from < b.begin + b.bytes;
+    };
+    const auto buffer = std::find_if(m.buffers.begin(), m.buffers.end(), holds);
+    if (buffer == m.buffers.end())
+        m.fault(text("%s: %u bytes at %#llx lie outside every buffer of the call", what, bytes, from));
+    const u64 end = buffer->begin + buffer->bytes, first = std::max(from, buffer->begin);
     if (from + bytes > (end + 15) / 16 * 16)
         m.fault(text("%s: %u bytes at %#llx go past the end of their buffer", what, bytes, from));
-    const u32 inside = static_cast<u32>(std::min<u64>(bytes, end - from));
+    const u32 skipped = static_cast<u32>(first - from),
+              inside = static_cast<u32>(std::min(from + bytes, end) - first);
     u8* begin = shared_at(to, shared, bytes, 16, what, w);
     check_usable_by_copies(to, barrier, what, w);
     check_shared_write(what, to, shared, bytes, m.thread().clocks, true);
@@ -144,66 +199,115 @@ void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, Where w)
     auto operation = std::make_shared<Operation>();
     operation->what = text("cp.async.bulk of %u bytes", bytes);
     operation->where = w;
-    operation->steps = {[&to, shared, from, inside, bytes, barrier, w, o = operation.get()] {
+    operation->steps = {[&to, shared, first, skipped, inside, bytes, barrier, w, o = operation.get()] {
         check_alive(to, *o);
-        std::memcpy(&to.memory[shared - kSharedBase], reinterpret_cast<const void*>(from), inside);
+        std::memcpy(&to.memory[shared - kSharedBase + skipped], reinterpret_cast<const void*>(first), inside);
         end_of_write(to, shared, bytes, barrier, w.line);
         complete_bytes(to, barrier, bytes);
     }};
     m.start(std::move(operation));
 }
 
-// PTX ISA, cp.async.bulk.tensor, global.shared::cta with .bulk_group: parts outside the tensor are not
-// written.
-void store_tile(const void* p, u32 shared, i32 inner, i32 row, Where w) {
+namespace {
+
+struct Piece {  // of a store: bytes that lie together on both sides, at most 16
+    u32 from;
+    u64 to;
+    u32 bytes;
+    u8 data[16];
+};
+
+void combine_piece(const Piece& piece, Combine how, ElementType type) {
+    const u32 size = bytes_of(type);
+    for (u32 i = 0; i < piece.bytes; i += size) {
+        u64 old = 0, value = 0;
+        void* to = reinterpret_cast<void*>(piece.to + i);
+        std::memcpy(&old, to, size);
+        std::memcpy(&value, piece.data + i, size);
+        value = combine(how, type, old, value);
+        std::memcpy(to, &value, size);
+    }
+}
+
+// Reads all pieces in one step and writes them in another; a member of the thread's bulk group.
+void start_store(const char* what, std::string name, u32 shared, u32 bytes, std::vector<Piece> list,
+                 Combine how, ElementType type, Where w) {
     Machine& m = machine();
-    m.step(w);
-    check_prior("cp.async.bulk.tensor store");
     Thread& t = m.thread();
     Block& block = *t.block;
-    const Map map = map_at(p, "cp.async.bulk.tensor store");
-    const u32 width = static_cast<u32>(map.box_inner * map.element_bytes),
-              rows = static_cast<u32>(map.box_rows);
-    shared_at(block, shared, rows * width, map.swizzle == 0 ? 16 : 128, "cp.async.bulk.tensor store", w);
-    check_map_buffer(map, "cp.async.bulk.tensor store", w);
-    if (inner < 0 || row < 0) m.fault("emulator: stores at negative coordinates are not modelled");
-
-    struct Piece {
-        u32 from;
-        u64 to;
-        u32 bytes;
-        u8 data[16];
-    };
-    auto pieces = std::make_shared<std::vector<Piece>>();
-    for (u32 r = 0; r < rows && static_cast<u64>(row) + r < map.rows; r++)
-        for (u32 c = 0; c < width; c += 16) {
-            const u64 x = static_cast<u64>(inner) * map.element_bytes + c,
-                      end = map.inner * map.element_bytes;
-            if (x >= end) break;
-            const u32 bytes = static_cast<u32>(std::min<u64>(16, end - x));
-            const u32 from = swizzled(shared + r * width + c, static_cast<u32>(map.swizzle));
-            const u64 to = map.address + (static_cast<u64>(row) + r) * map.pitch + x;
-            check_shared_read("cp.async.bulk.tensor store", block, from, bytes, t.clocks, true, false);
-            note_written(buffer_at(to, bytes, "cp.async.bulk.tensor store", w), to, bytes,
-                         "cp.async.bulk.tensor store", w);
-            pieces->push_back({from, to, bytes, {}});
-        }
+    for (const Piece& piece : list) {
+        check_shared_read(what, block, piece.from, piece.bytes, t.clocks, true, false);
+        note_written(buffer_at(piece.to, piece.bytes, what, w), piece.to, piece.bytes,
+                     how != Combine::kReplace, what, w);
+    }
+    auto pieces = std::make_shared<std::vector<Piece>>(std::move(list));
     auto operation = std::make_shared<Operation>();
-    operation->what = box_name("cp.async.bulk.tensor store", inner, row);
+    operation->what = std::move(name);
     operation->where = w;
     operation->source_address = shared;
-    operation->source_bytes = rows * width;
+    operation->source_bytes = bytes;
     operation->steps = {[&block, pieces] {
                             for (Piece& piece : *pieces)
                                 std::memcpy(piece.data, &block.memory[piece.from - kSharedBase], piece.bytes);
                         },
-                        [pieces] {
-                            for (const Piece& piece : *pieces)
-                                std::memcpy(reinterpret_cast<void*>(piece.to), piece.data, piece.bytes);
+                        [pieces, how, type] {
+                            for (const Piece& piece : *pieces) combine_piece(piece, how, type);
                         }};
     block.reading.push_back(operation.get());
     t.uncommitted.push_back(operation);
     m.start(std::move(operation));
+}
+
+void check_combine(const char* what, Combine how, ElementType type) {
+    if (!can_combine(how, type)) machine().fault(text("%s: no .%s for this type", what, name_of(how)));
+}
+
+}  // namespace
+
+// PTX ISA, cp.async.bulk.tensor and cp.reduce.async.bulk.tensor, global.shared::cta with .bulk_group: parts
+// outside the tensor are not written.
+void store_tile(const void* p, u32 shared, const Coordinates& at, Combine how, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    const char* what = how == Combine::kReplace ? "cp.async.bulk.tensor store"
+                                                : "cp.reduce.async.bulk.tensor";
+    check_prior_kernels(what);
+    const Map map = map_at(p, what);
+    check_rank(map, at, what);
+    const u32 width = map.row_bytes(), rows = map.rows(), size = map.element_bytes();
+    shared_at(*m.thread().block, shared, rows * width, kTileAlignment, what, w);
+    check_map_buffer(map, what, w);
+    check_combine(what, how, map.type);
+
+    std::vector<Piece> pieces;
+    u32 inside, outside;
+    clip_row(map, at, inside, outside);
+    for (u32 r = 0; r < rows; r++) {
+        u64 row;
+        if (!locate_row(map, at, r, row)) continue;
+        for (u32 x = inside * size, bytes; x < outside * size; x += bytes) {
+            bytes = std::min(16 - x % 16, outside * size - x);
+            const u32 from = swizzled(shared + r * width + x / 16 * 16, map.swizzle) + x % 16;
+            pieces.push_back({from, row + static_cast<u64>(at.at[0]) * size + x, bytes, {}});
+        }
+    }
+    start_store(what, box_name(what, at), shared, rows * width, std::move(pieces), how, map.type, w);
+}
+
+// PTX ISA, cp.async.bulk and cp.reduce.async.bulk, global.shared::cta: addresses and size in 16 bytes.
+void store_bytes(void* global, u32 shared, u32 bytes, Combine how, ElementType type, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    const char* what = how == Combine::kReplace ? "cp.async.bulk store" : "cp.reduce.async.bulk";
+    check_prior_kernels(what);
+    check_combine(what, how, type);
+    const u64 to = reinterpret_cast<u64>(global);
+    if (bytes == 0 || bytes % 16 != 0) m.fault(text("%s: %u bytes, not a multiple of 16", what, bytes));
+    if (to % 16 != 0) m.fault(text("%s: global address %#llx is not a multiple of 16", what, to));
+    shared_at(*m.thread().block, shared, bytes, 16, what, w);
+    std::vector<Piece> pieces;
+    for (u32 i = 0; i < bytes; i += 16) pieces.push_back({shared + i, to + i, 16, {}});
+    start_store(what, text("%s of %u bytes", what, bytes), shared, bytes, std::move(pieces), how, type, w);
 }
 
 void commit_stores(Where w) {

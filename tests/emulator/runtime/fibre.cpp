@@ -50,8 +50,8 @@ extern "C" void dgj_emu_start();
 
 void make_fibre(Fibre& fibre, void* stack, std::size_t bytes, void (*start)(void*), void* argument) {
     auto top = (reinterpret_cast<std::uintptr_t>(stack) + bytes) & ~std::uintptr_t{63};
-    auto* words = reinterpret_cast<std::uintptr_t*>(top) -
-                  8;                                        // the start finds its stack aligned to 16 bytes
+    // Seven words are popped by the first switch; the call then finds the stack aligned to 16 bytes.
+    auto* words = reinterpret_cast<std::uintptr_t*>(top) - 9;
     words[0] = 0;                                           // r15
     words[1] = 0;                                           // r14
     words[2] = reinterpret_cast<std::uintptr_t>(argument);  // r13
@@ -59,7 +59,6 @@ void make_fibre(Fibre& fibre, void* stack, std::size_t bytes, void (*start)(void
     words[4] = 0;                                           // rbx
     words[5] = 0;                                           // rbp
     words[6] = reinterpret_cast<std::uintptr_t>(&dgj_emu_start);
-    words[7] = 0;
     fibre.stack_pointer = words;
 }
 

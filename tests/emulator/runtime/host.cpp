@@ -37,9 +37,25 @@ int dgj_emulator_run(void (*entry)(void**), void** parameters, u32 blocks, u32 t
     }
 }
 
-void dgj_emulator_encode_map(Map* map, u64 address, u64 inner, u64 rows, u64 pitch, u64 element_bytes,
-                             u64 box_inner, u64 box_rows, u64 swizzle) {
-    *map = {kMapMagic, address, inner, rows, pitch, element_bytes, box_inner, box_rows, swizzle, {}};
+// Returns 1 where cuTensorMapEncodeTiled refuses (CUDA driver API, cuTensorMapEncodeTiled).
+int dgj_emulator_encode_map(Map* map, u64 address, u32 rank, const u64* extents, const u64* pitches,
+                            const u32* box, u32 type, u32 swizzle) {
+    *map = {};
+    if (rank < 1 || rank > kMaxRank || type > static_cast<u32>(ElementType::kBF16)) return 1;
+    Map m{};
+    m.magic = kMapMagic, m.address = address, m.rank = rank, m.swizzle = swizzle;
+    m.type = static_cast<ElementType>(type);
+    if (address % 16 != 0) return 1;
+    for (u32 d = 0; d < rank; d++) {
+        m.extent[d] = extents[d], m.box[d] = box[d];
+        if (extents[d] == 0 || extents[d] > u64{1} << 32 || box[d] == 0 || box[d] > 256) return 1;
+        if (d == 0) continue;
+        m.pitch[d - 1] = pitches[d - 1];
+        if (pitches[d - 1] % 16 != 0 || pitches[d - 1] >= u64{1} << 40) return 1;
+    }
+    if (m.row_bytes() % 16 != 0 || (swizzle != 0 && m.row_bytes() > swizzle)) return 1;
+    *map = m;
+    return 0;
 }
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 namespace dgj::emu {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 constexpr std::size_t kStackBytes = 64 * 1024;
 constexpr u64 kStackMark = 0x5441434b4d41524b;  // lowest word of a stack: overwritten means that it
                                                 // overflowed
+
+constexpr u32 kMaxSpins = 100000;
 
 Machine* g_machine = nullptr;
 
@@ -81,7 +84,7 @@ u64 Machine::random(u64 below) {
 
 void Machine::build_cluster(u32 cluster) {
     const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
-    components = launch.cluster * per_block;
+    components = launch.cluster * per_block + 1;
     blocks.clear();
     ready_warps_.clear();
     pending_.clear();
@@ -212,6 +215,13 @@ void Machine::after_exit(Thread& t) {
                 t.block->reading.end())
                 throw Fault{name(t) + " exits while " + operation->what + " (" + at(operation->where) +
                             ") may still read its shared memory: no wait_group.read"};
+    t.warp->exited |= 1u << t.place.thread % kWarp;
+    for (const Gathering& g : t.warp->gatherings) {
+        if (g.aligned || ((g.arrived | t.warp->exited) & g.members) != g.members) continue;
+        Thread& leader = *t.warp->lanes[static_cast<u32>(__builtin_ctz(g.arrived))];
+        leader.leads = true;
+        wake(leader);
+    }
     check_cluster_barrier();
 }
 
@@ -228,10 +238,24 @@ void Machine::leave() { switch_fibre(current_->fibre, scheduler_); }
 void Machine::step(Where w) {
     Thread& t = *current_;
     t.where = w;
+    t.spins = 0;
     if (yield_chance_ != 0 && random(1024) < yield_chance_) {
         t.warp->ready.push_back(t.place.thread % kWarp);
         leave();
     }
+}
+
+// The warp goes behind the others, the lane behind its warp's, and something in flight may end.
+void Machine::step_aside() {
+    Thread& t = *current_;
+    if (++t.spins > kMaxSpins)
+        fault(text("%u strong reads in a row: nobody changes what the thread waits for", kMaxSpins));
+    t.warp->ready.insert(t.warp->ready.begin(), t.place.thread % kWarp);
+    const auto warp = std::find(ready_warps_.begin(), ready_warps_.end(), t.warp);
+    std::rotate(warp, warp + 1, ready_warps_.end());
+    t.warp->priority = 1000 + static_cast<u32>(random(1000));
+    leave();
+    if (!pending_.empty() && random(4) == 0) advance_one();
 }
 
 void Machine::block_on(std::function<std::string()> explain) {
@@ -251,26 +275,54 @@ void Machine::wake_all(std::vector<Thread*>& waiting) {
     waiting.clear();
 }
 
-// .sync.aligned: the instruction waits until all threads of the warp execute the same one (PTX ISA, e.g.
-// wgmma.mma_async).
-bool Machine::gather(const char* what, Where w) {
+Gathering* Machine::gathering_of(const Thread& t) {
+    const u32 bit = 1u << t.place.thread % kWarp;
+    for (Gathering& g : t.warp->gatherings)
+        if (g.arrived & bit) return &g;
+    return nullptr;
+}
+
+// PTX ISA, .sync: the thread waits until all non-exited threads of the member mask execute the same
+// instruction. .aligned: all threads in the warp must execute the same one, which lanes that have taken
+// different branches do not, whatever they execute there.
+bool Machine::gather(const char* what, Where w, u32 members, bool aligned) {
     Thread& t = *current_;
     Warp& warp = *t.warp;
+    const u32 bit = 1u << t.place.thread % kWarp;
     t.where = w;
-    if (warp.arrived == 0) warp.collective = what;
-    else if (std::strcmp(warp.collective, what) != 0)
+    if ((members & bit) == 0) fault(text("%s: the lane is not in its member mask %#x", what, members));
+    Gathering* found = nullptr;
+    for (Gathering& g : warp.gatherings)
+        if (g.members & members) found = &g;
+    if (found == nullptr) found = &warp.gatherings.emplace_back(Gathering{what, members, 0, aligned, w});
+    if (std::strcmp(found->what, what) != 0)
         fault(text("%s: lanes of one warp execute %s while others wait in %s", name(t).c_str(), what,
-                   warp.collective));
-    if (++warp.arrived == kWarp) return true;
-    block_on([&warp] { return text("%s, %u of 32 lanes are there", warp.collective, warp.arrived); });
-    return false;
+                   found->what));
+    if (found->members != members)
+        fault(text("%s: lanes name the member masks %#x and %#x", what, members, found->members));
+    if (aligned && (found->where.line != w.line || std::strcmp(found->where.file, w.file) != 0))
+        fault(text("%s is .aligned, but lanes of the warp have diverged: others execute it at %s", what,
+                   at(found->where).c_str()));
+    found->arrived |= bit;
+    const u32 there = aligned ? found->arrived : found->arrived | warp.exited;
+    if ((there & members) == members) return true;
+    block_on([what, &t, this] {
+        const Gathering* g = gathering_of(t);
+        return text("%s, %d of %d lanes are there", what, __builtin_popcount(g->arrived),
+                    __builtin_popcount(g->members));
+    });
+    return std::exchange(t.leads, false);
 }
+
+u32 Machine::gathered() const { return const_cast<Machine*>(this)->gathering_of(*current_)->arrived; }
 
 void Machine::release_lanes() {
     Warp& warp = *current_->warp;
-    warp.arrived = 0;
+    Gathering* g = gathering_of(*current_);
+    const u32 arrived = g->arrived;
+    warp.gatherings.erase(warp.gatherings.begin() + (g - warp.gatherings.data()));
     for (Thread* lane : warp.lanes)
-        if (lane != current_) wake(*lane);
+        if (lane != current_ && arrived >> lane->place.thread % kWarp & 1) wake(*lane);
 }
 
 void Machine::fault(const std::string& message) {

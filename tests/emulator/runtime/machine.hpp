@@ -1,6 +1,7 @@
 // The machine: threads, warps, blocks, one cluster at a time, and the asynchronous operations in flight.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,7 +19,7 @@
 namespace dgj::emu {
 
 constexpr u32 kSharedBase = 1024;  // the first address of dynamic shared memory
-constexpr u32 kWarp = 32, kGroup = 128;
+constexpr u32 kWarp = 32, kGroup = 128, kAllLanes = 0xffffffff;
 constexpr u32 kBarriersOfBlock = 64;  // mbarriers that a block may have
 constexpr u32 kNamedBarriers = 16;
 
@@ -34,28 +35,40 @@ struct Thread {
     u32 id = 0;  // in the cluster; also its component of the clocks
     Clocks clocks;
     enum class State : std::uint8_t { kReady, kBlocked, kDone } state = State::kReady;
-    bool saw_prior_kernels = false;  // has executed griddepcontrol.wait
-    Where where;                     // its last operation
+    Where where;    // its last operation
+    u32 spins = 0;  // strong reads since the thread last did something else
     std::function<std::string()> explain;
     // Bulk groups: stores since the last commit, and groups not yet waited for.
     std::vector<std::shared_ptr<Operation>> uncommitted;
     std::deque<std::vector<std::shared_ptr<Operation>>> groups;
     std::vector<std::shared_ptr<Operation>> copies;  // cp.async not yet covered by an arrive
-    u32 exchange = 0;                                // value in a warp collective
+    u64 exchange = 0;                                // value in a warp collective
+    bool leads = false;                              // continues a collective whose other lanes have exited
     u32 addresses = 0;
     u32 tiles[4] = {};
-    float* accumulator = nullptr;
+    // What the last fence released, and what strong reads since then may acquire at the next one.
+    std::unique_ptr<Clocks> fenced, readable;
+    u8* accumulator = nullptr;
 };
 
 struct Product {  // one wgmma of one warp: 16 rows of A times all of B
     u64 a, b;
-    u32 n;
+    Wgmma form;
     bool accumulate, done = false;
     Where where;
-    float* d[kWarp];
-    std::vector<float> sums;  // [16][n]; carried from one product to the next on the same accumulators
+    u8* d[kWarp];
+    std::vector<std::array<u32, 4>> registers;  // A of each lane, when it comes in registers
+    std::vector<u32> sums;             // [16][n], bits; carried on to the next on the same accumulators
     std::shared_ptr<Product> before;   // the product in flight on the same accumulators
     std::vector<std::uint16_t> reads;  // 16-byte units of shared memory
+};
+
+// Lanes of a warp that execute one .sync instruction together.
+struct Gathering {
+    const char* what;
+    u32 members, arrived;
+    bool aligned;
+    Where where;  // of the first lane
 };
 
 struct Warp {
@@ -65,9 +78,8 @@ struct Warp {
     u32 clock = 0;
     u32 priority = 0;
     std::vector<u32> ready;  // lanes
-    // A collective: lanes that have arrived, and what they execute.
-    const char* collective = nullptr;
-    u32 arrived = 0;
+    std::vector<Gathering> gatherings;
+    u32 exited = 0;  // lanes
     u32 registers = 0;
     bool fenced = false;  // wgmma.fence since accumulators were last touched
     std::vector<std::shared_ptr<Product>> uncommitted;
@@ -83,13 +95,23 @@ struct Mbarrier {
     u32 component = 0;
     Thread* initialised_by = nullptr;
     u32 initialised_clock = 0;
-    Clocks clocks, completed;  // of all arrivals; of those up to the last completed phase
+    Clocks clocks, completed;   // of all arrivals; of those up to the last completed phase
+    Clocks far, far_completed;  // what arrivals of cluster scope hand over to waits of cluster scope
     std::vector<Thread*> waiting;
 };
 
 struct NamedBarrier {
     u32 threads = 0;
-    std::vector<Thread*> waiting;
+    std::vector<Warp*> waiting;
+    std::vector<Thread*> leaders;  // of these warps: they wake their lanes
+};
+
+// Memory that atomics work on: who has, and what a release of theirs hands over.
+struct AtomicPlace {
+    u32 block = 0, cluster = 0;
+    Scope scope = Scope::kCta;
+    Clocks released;
+    std::unordered_map<u32, u32> writers;  // component -> clock
 };
 
 struct Block {
@@ -100,6 +122,7 @@ struct Block {
     Shadow shadow;
     std::unordered_map<u32, Mbarrier> barriers;  // by address
     NamedBarrier named[kNamedBarriers];
+    std::unordered_map<u32, AtomicPlace> atomics;  // by address
     u32 live = 0;
     u32 free_registers = 0;
     std::vector<Thread*> wait_for_registers;
@@ -121,7 +144,8 @@ struct Operation {
 struct Buffer {
     u64 begin, bytes;
     bool writable;
-    std::vector<u8> written;  // 1: this byte was written by this launch
+    std::vector<u8> written;  // for each byte, what this launch did to it
+    static constexpr u8 kWritten = 1, kCombined = 2;
 };
 
 struct LaunchArguments {
@@ -145,10 +169,14 @@ public:
     // For the operations, on the stack of the current thread.
     Thread& thread() { return *current_; }
     void step(Where w);                                   // notes the line; may let others run
+    void step_aside();                                    // lets others run: a loop may wait for them
     void block_on(std::function<std::string()> explain);  // until woken
     void wake(Thread& t);
     void wake_all(std::vector<Thread*>& waiting);
-    bool gather(const char* what, Where w);  // true in the last lane, which wakes the others
+    // True in the last lane of `members`, which does the work and wakes the others with release_lanes.
+    // aligned: all lanes of the warp at the same line; else exited lanes do not count.
+    bool gather(const char* what, Where w, u32 members = kAllLanes, bool aligned = true);
+    u32 gathered() const;  // the lanes that execute the current thread's collective
     void release_lanes();
     [[noreturn]] void fault(const std::string& text);
     void start(std::shared_ptr<Operation> operation);  // asynchronous operation
@@ -160,8 +188,9 @@ public:
 
     const LaunchArguments& launch;
     std::vector<Buffer>& buffers;
-    std::vector<std::unique_ptr<Block>> blocks;  // of the cluster that runs
-    u32 components = 0;
+    std::vector<std::unique_ptr<Block>> blocks;    // of the cluster that runs
+    std::unordered_map<u64, AtomicPlace> atomics;  // in global memory
+    u32 components = 0;                            // of the clocks; the last one is that of prior kernels
     std::vector<Thread*> cluster_waiting;
     u32 live = 0;
     u64 switches = 0, operations = 0;
@@ -175,6 +204,7 @@ private:
     void deadlock();
     void leave();  // back to the scheduler
     void after_exit(Thread& t);
+    Gathering* gathering_of(const Thread& t);
 
     Fibre scheduler_;
     Thread* current_ = nullptr;
@@ -200,9 +230,12 @@ u8* shared_at(Block& block, u32 address, u32 bytes, u32 alignment, const char* w
 Mbarrier& barrier_at(Block& block, u32 address, const char* what, Where w);
 Block& peer(u32 rank, const char* what, Where w);
 Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where w);
-void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where w);
+// Plain stores write a byte once; only reductions and atomics may meet on one.
+void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const char* what, Where w);
 // The current phase of the mbarrier gets `bytes`.
 void complete_bytes(Block& block, u32 address, u32 bytes);
+// griddepcontrol.wait stands before the access, in this thread or ordered before it in another.
+void check_prior_kernels(const char* what);
 void check_cluster_barrier();  // completes it when all live threads wait there
 void release(Thread& t);       // the thread's later accesses are not ordered by what it has just released
 

@@ -41,11 +41,14 @@ Buffer& buffer_at(u64 address, u64 bytes, const char* what, Where) {
                          address));
 }
 
-void note_written(Buffer& buffer, u64 address, u64 bytes, const char* what, Where) {
+void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const char* what, Where) {
     if (!buffer.writable) machine().fault(text("%s: writes to an input", what));
+    const u8 now = combined ? Buffer::kCombined : Buffer::kWritten;
     for (u64 i = address - buffer.begin; i < address - buffer.begin + bytes; i++) {
-        if (buffer.written[i]) machine().fault(text("%s: byte %llu of the output is written twice", what, i));
-        buffer.written[i] = 1;
+        u8& before = buffer.written[i];
+        if (before == Buffer::kWritten || (before != 0 && before != now))
+            machine().fault(text("%s: byte %llu of the output is written twice", what, i));
+        before = now;
     }
 }
 
@@ -58,15 +61,30 @@ void report(const char* what, const Block& block, const Shadow::Conflict& c) {
     m.fault(message);
 }
 
+// Of words that atomics wrote, every writer must be ordered before, not only the last.
+static void check_atomics(const char* what, const Block& block, u32 address, u32 bytes, const Clocks& clocks,
+                          bool write) {
+    if (block.atomics.empty()) return;
+    for (u32 at = address / 4 * 4; at < address + bytes; at += 4) {
+        const auto place = block.atomics.find(at);
+        if (place == block.atomics.end() || block.shadow.kind(at) != Shadow::Kind::kAtomic) continue;
+        for (const auto& [component, clock] : place->second.writers)
+            if ((write ? clocks.order(component) : clocks.visible(component)) < clock)
+                report(what, block, {"an atomic is not ordered before this access", at, component, clock, 0});
+    }
+}
+
 void check_shared_read(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
                        bool async_proxy, bool may_be_unwritten) {
     if (const auto c = block.shadow.check_read(address, bytes, clocks, async_proxy, may_be_unwritten))
         report(what, block, c);
+    check_atomics(what, block, address, bytes, clocks, false);
 }
 
 void check_shared_write(const char* what, Block& block, u32 address, u32 bytes, const Clocks& clocks,
                         bool async_proxy) {
     if (const auto c = block.shadow.check_write(address, bytes, clocks, async_proxy)) report(what, block, c);
+    check_atomics(what, block, address, bytes, clocks, true);
     for (const Operation* o : block.reading)
         if (address < o->source_address + o->source_bytes && o->source_address < address + bytes)
             machine().fault(text("%s: offset %u is still read by %s (%s): nothing has waited for it", what,
@@ -93,73 +111,63 @@ void store_shared(u32 address, const void* from, u32 bytes, Where w) {
     std::memcpy(to, from, bytes);
 }
 
-void load_global(void* to, const void* from, u32 bytes, Where w) {
+static Buffer& load_from_global(const char* what, void* to, const void* from, u32 bytes, Where w) {
     Machine& m = machine();
     m.step(w);
     const u64 address = reinterpret_cast<u64>(from);
-    if (!m.thread().saw_prior_kernels)
-        m.fault("ld.global before griddepcontrol.wait: the data may not be there yet");
-    check_alignment(address, bytes, "ld.global");
-    buffer_at(address, bytes, "ld.global", w);
+    check_prior_kernels(what);
+    check_alignment(address, bytes, what);
+    Buffer& buffer = buffer_at(address, bytes, what, w);
     std::memcpy(to, from, bytes);
+    return buffer;
+}
+
+void load_global(void* to, const void* from, u32 bytes, Where w) {
+    load_from_global("ld.global", to, from, bytes, w);
+}
+
+// PTX ISA, ld.global.nc: the memory must be read-only as long as the kernel runs.
+void load_read_only(void* to, const void* from, u32 bytes, Where w) {
+    if (load_from_global("ld.global.nc", to, from, bytes, w).writable)
+        machine().fault("ld.global.nc: the kernel may write to what it loads as read-only");
 }
 
 void store_global(void* to, const void* from, u32 bytes, Where w) {
     Machine& m = machine();
     m.step(w);
     const u64 address = reinterpret_cast<u64>(to);
-    if (!m.thread().saw_prior_kernels)
-        m.fault("st.global before griddepcontrol.wait: a prior kernel may still use it");
+    check_prior_kernels("st.global");
     check_alignment(address, bytes, "st.global");
-    note_written(buffer_at(address, bytes, "st.global", w), address, bytes, "st.global", w);
+    note_written(buffer_at(address, bytes, "st.global", w), address, bytes, false, "st.global", w);
     std::memcpy(to, from, bytes);
 }
 
-// PTX ISA, stmatrix: lane l addresses row l % 8 of matrix l / 8; lane l holds elements 2 * (l % 4), + 1 of
-// row l / 4 of each.
-void store_matrix4(u32 address, const u32 (&tiles)[4], Where w) {
-    Machine& m = machine();
-    m.step(w);
-    Thread& self = m.thread();
-    self.addresses = address;
-    std::memcpy(self.tiles, tiles, sizeof tiles);
-    if (!m.gather("stmatrix", w)) return;
-    Block& block = *self.block;
-    for (u32 matrix = 0; matrix < 4; matrix++)
-        for (const Thread* t : self.warp->lanes) {
-            const u32 lane = t->place.thread % kWarp;
-            const u32 row = self.warp->lanes[matrix * 8 + lane / 4]->addresses;
-            shared_at(block, row, 16, 16, "stmatrix", w);
-            const u32 to = row + lane % 4 * 4;
-            check_shared_write("stmatrix", block, to, 4, t->clocks, false);
-            block.shadow.note_write(to, 4, Shadow::Kind::kGeneric, t->id, t->clocks.order(t->id), w.line);
-            std::memcpy(shared_at(block, to, 4, 4, "stmatrix", w), &t->tiles[matrix], 4);
-        }
-    m.release_lanes();
-}
-
-// PTX ISA, cp.async: with src-size 0 the source is not read and zeros are written. It is a weak operation of
+// PTX ISA, cp.async: what src-size leaves of cp-size is filled with zeros, and not read. It is a weak
+// operation of
 // the generic proxy; only cp.async.mbarrier.arrive or a wait makes its writes visible, to the own thread too.
-void copy_async4(u32 shared, const void* global, bool valid, Where w) {
+void copy_async(u32 shared, const void* global, u32 bytes, u32 valid, Where w) {
     Machine& m = machine();
     m.step(w);
     Thread& t = m.thread();
     Block& block = *t.block;
     const u64 from = reinterpret_cast<u64>(global);
-    if (!t.saw_prior_kernels) m.fault("cp.async before griddepcontrol.wait: the data may not be there yet");
-    u8* to = shared_at(block, shared, 4, 4, "cp.async", w);
-    if (valid) check_alignment(from, 4, "cp.async"), buffer_at(from, 4, "cp.async", w);
-    check_shared_write("cp.async", block, shared, 4, t.clocks, false);
-    block.shadow.note_write(shared, 4, Shadow::Kind::kInFlight, t.id, 0, w.line);
-    std::memset(to, 0xff, 4);
+    check_prior_kernels("cp.async");
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || valid > bytes)
+        m.fault(text("cp.async: %u of %u bytes", valid, bytes));
+    u8* to = shared_at(block, shared, bytes, bytes, "cp.async", w);
+    check_alignment(from, bytes, "cp.async");
+    if (valid != 0) buffer_at(from, valid, "cp.async", w);
+    check_shared_write("cp.async", block, shared, bytes, t.clocks, false);
+    block.shadow.note_write(shared, bytes, Shadow::Kind::kInFlight, t.id, 0, w.line);
+    std::memset(to, 0xff, bytes);
     auto operation = std::make_shared<Operation>();
     operation->what = "cp.async";
     operation->where = w;
     operation->source_address = shared;  // where it writes: the arrive that covers it needs to know
-    operation->steps = {[to, from, valid] {
-        u32 value = 0;
-        if (valid) std::memcpy(&value, reinterpret_cast<const void*>(from), 4);
-        std::memcpy(to, &value, 4);
+    operation->source_bytes = bytes;
+    operation->steps = {[to, from, bytes, valid] {
+        std::memset(to, 0, bytes);
+        std::memcpy(to, reinterpret_cast<const void*>(from), valid);
     }};
     t.copies.push_back(operation);
     m.start(operation);

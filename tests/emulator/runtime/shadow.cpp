@@ -29,6 +29,7 @@ Shadow::Conflict Shadow::check_read(u32 address, u32 bytes, const Clocks& clocks
                 break;
             case Kind::kBarrier: rule = "an mbarrier lives there"; break;
             case Kind::kGeneric:
+            case Kind::kAtomic:
                 if (clocks.visible(w.component) < w.clock) rule = "the write is not ordered before this read";
                 else if (async_proxy && clocks.fenced(w.component) < w.clock)
                     rule =
@@ -56,6 +57,7 @@ Shadow::Conflict Shadow::check_write(u32 address, u32 bytes, const Clocks& clock
                 break;
             case Kind::kBarrier: rule = "an mbarrier lives there"; break;
             case Kind::kGeneric:
+            case Kind::kAtomic:
                 if (clocks.order(w.component) < w.clock)
                     rule = "an earlier write is not ordered before this one";
                 else if (async_proxy && clocks.fenced(w.component) < w.clock)

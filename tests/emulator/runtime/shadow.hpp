@@ -14,6 +14,7 @@ public:
     enum class Kind : u8 {
         kUnwritten,
         kGeneric,   // by a thread (or cp.async, which belongs to the generic proxy too)
+        kAtomic,    // by atomics alone, maybe of several threads: Block::atomics knows which
         kAsync,     // by the bulk copy engine
         kInFlight,  // a copy was issued; nobody has observed its end
         kBarrier    // an mbarrier object lives here

@@ -1,0 +1,18 @@
+// Exchange between the lanes of a warp.
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace dgj::ptx {
+
+DGJ_DEVICE u32 shuffle(u32 v, u32 lane, Where w = {}) {
+    return emu::shuffle(emu::Shuffle::kIndex, v, lane, 31, emu::kWholeWarp, w).value;
+}
+DGJ_DEVICE u32 shuffle_up(u32 v, u32 distance, Where w = {}) {
+    return emu::shuffle(emu::Shuffle::kUp, v, distance, 0, emu::kWholeWarp, w).value;
+}
+DGJ_DEVICE u32 ballot(bool v, Where w = {}) { return emu::vote(emu::Vote::kBallot, v, emu::kWholeWarp, w); }
+DGJ_DEVICE u32 count_ones(u32 v) { return (u32)__builtin_popcount(v); }
+DGJ_DEVICE u32 count_leading_zeros(u32 v) { return v == 0 ? 32 : (u32)__builtin_clz(v); }
+
+}  // namespace dgj::ptx

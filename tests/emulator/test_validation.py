@@ -1,0 +1,44 @@
+"""The validation set on the emulator: no timing changes a bit, and a GPU gave the same bits."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from emulator import launch
+from validation import cases, emulated, run
+
+RESULTS = sorted((Path(cases.HERE) / "results").glob("*.json"))
+CASES = {case.name: case for case in cases.all_cases()}
+
+
+def test_every_micro_kernel_compiles_for_the_gpu():
+    refused = {c: why for c, why in run.compile_all(list(CASES.values())).items() if isinstance(why, str)}
+    assert not refused, "\n".join(refused.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_order_of_events_changes_no_bit(name):
+    outs = [emulated.run(CASES[name], seed) for seed in launch.seeds((0, 1, 2, 3))]
+    assert all(out == outs[0] for out in outs)
+    outside = ("outside", "no group", "negative group", "below a group")  # nothing is stored
+    assert outs[0] != CASES[name].out or any(words in name for words in outside)
+
+
+@functools.cache
+def verdicts(path: Path) -> dict[str, run.Verdict]:
+    return run.compare(list(CASES.values()), json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.stem)
+def test_the_gpu_gave_the_same_bits(path):
+    wrong = {n: v for n, v in verdicts(path).items() if v.kind not in ("equal", "measured")}
+    assert not wrong, "\n".join(f"{name}: {v.kind}: {v.remark}" for name, v in wrong.items())
+
+
+def test_the_document_has_the_table_that_the_results_give():
+    document = (Path(cases.HERE).parents[1] / "docs" / "emulator.md").read_text()
+    if not RESULTS:
+        assert run.table(None) in document
+    for path in RESULTS:
+        assert run.table(verdicts(path), json.loads(path.read_text())["device"]) in document
