@@ -51,7 +51,7 @@ class PlanReport:
 
 @dataclass(frozen=True)
 class WarmupStep:
-    """One kernel is ready."""
+    """One kernel of a warm-up is ready; progress is called with it."""
 
     kernel: Kernel
     origin: str  # "compiled", "disk" or "memory"

@@ -68,16 +68,40 @@ private:
         return true;
     }
 
+    std::size_t after_digits(std::size_t at) const {
+        while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9') at++;
+        return at;
+    }
+
+    bool is_at(std::size_t at, std::string_view any_of) const {
+        return at < text_.size() && any_of.find(text_[at]) != std::string_view::npos;
+    }
+
+    // Where the number that starts here ends; here, when none does. from_chars alone takes "inf", "01", "1.".
+    std::size_t number_end() const {
+        std::size_t at = at_ + (text_[at_] == '-' ? 1 : 0);
+        std::size_t end = is_at(at, "0") ? at + 1 : after_digits(at);
+        if (end == at) return at_;
+        if (is_at(end, ".")) {
+            at = end + 1;
+            end = after_digits(at);
+            if (end == at) return at_;
+        }
+        if (is_at(end, "eE")) {
+            at = end + (is_at(end + 1, "+-") ? 2 : 1);
+            end = after_digits(at);
+            if (end == at) return at_;
+        }
+        return end;
+    }
+
     bool read_number(JsonValue& out) {
+        const std::size_t end = number_end();
         double number = 0;
-        const char* begin = text_.data() + at_;
-        const char* end = text_.data() + text_.size();
-        const bool plausible = *begin == '-' ? end - begin > 1 && begin[1] >= '0' && begin[1] <= '9'
-                                             : *begin >= '0' && *begin <= '9';  // from_chars takes "inf"
-        const auto [stop, error] = plausible ? std::from_chars(begin, end, number)
-                                             : std::from_chars_result{begin, std::errc::invalid_argument};
-        if (error != std::errc()) return wrong("no value starts like this");
-        at_ += static_cast<std::size_t>(stop - begin);
+        if (end == at_) return wrong("no value starts like this");
+        if (std::from_chars(text_.data() + at_, text_.data() + end, number).ec != std::errc())
+            return wrong("a number is out of range");
+        at_ = end;
         out = JsonValue(number);
         return true;
     }

@@ -313,4 +313,26 @@ struct GroupWalk {
     }
 };
 
+// Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows. Read before the
+// products, so that the latency hides behind them.
+struct LiveRows {
+    i32 low, high;  // this lane's ids
+    DGJ_DEVICE LiveRows(const GroupedArgs& args, u32 group, u32 row, u32 rows) {
+        const u32 lane = ptx::lane_index();
+        low = lane < rows ? (i32)group : -1;
+        high = lane + 32 < rows ? (i32)group : -1;
+        if (args.form == kFormIds) {
+            if (lane < rows) low = ptx::load_global_i32(args.index + row + lane);
+            if (lane + 32 < rows) high = ptx::load_global_i32(args.index + row + lane + 32);
+        }
+    }
+};
+struct LiveMask {
+    u32 low, high;
+    DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
+        : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
+    DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+    DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
+};
+
 }  // namespace dgj
