@@ -48,7 +48,7 @@ test-emulator: env ## Device code executed on the CPU, all of it but the long te
 test-integration: env ## The built module, the examples, and frameworks calling it
 	$(call pytest,integration,tests/integration -m "not long" -n $(JOBS) --dist loadfile)
 
-test-long: env ## The tests marked long: wheels, sdist, isolated and editable builds
+test-long: env ## The tests marked long: builds in every way, crash loops, the warm-up of a large model
 	$(call pytest,long,tests/cpu tests/emulator tests/integration -m long)
 
 test-gpu: env ## Tests on a GPU

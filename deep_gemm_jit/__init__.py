@@ -2,7 +2,7 @@
 
 What a reader can rely on:
 - importing this package imports no torch, opens no CUDA library, reads no environment and makes no file;
-- plan, all_plans, candidates, emit and compile need neither a GPU nor torch;
+- plan, all_plans, candidates, emit, compile and warmup need neither a GPU nor torch;
 - operators (torch.ops.deep_gemm_jit) are registered at once when torch is imported already, else at first
   use;
 - nothing prints: the logger "deep_gemm_jit" gets every message.
@@ -15,6 +15,7 @@ import sys
 
 from deep_gemm_jit import _core
 from deep_gemm_jit._core import (
+    CastPlan,
     CompileError,
     GemmProblem,
     JitForbiddenError,
@@ -26,6 +27,7 @@ from deep_gemm_jit._core import (
     m_grouped_fp8_gemm_nt_masked,
     m_grouped_fp8_gemm_nt_offsets,
 )
+from deep_gemm_jit.ahead import PlanReport, WarmupReport, WarmupStep, plan_report, warmup, zero_jit
 from deep_gemm_jit.kernels import (
     Candidate,
     CompiledKernel,
@@ -36,7 +38,6 @@ from deep_gemm_jit.kernels import (
     emit,
     load,
     plan,
-    warmup,
 )
 from deep_gemm_jit.settings import (
     get_batch_invariant,
@@ -58,6 +59,7 @@ fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked  # SGLang's spelling
 
 # Modules that need torch, or that only some callers need: imported when a name of theirs is first asked for.
 _LAZY = {
+    "TunedRow": "tuning",
     "align": "layouts",
     "cast_back_from_fp8": "quant",
     "ceil_div": "layouts",
@@ -71,6 +73,7 @@ _LAZY = {
     "per_channel_cast_to_fp8": "quant",
     "per_token_cast_to_fp8": "quant",
     "transform_sf_into_required_layout": "layouts",
+    "tune": "tuning",
     "uninstall_as_deep_gemm": "dropin",
     "unpack_ue8m0_from_int": "quant",
 }
@@ -78,6 +81,7 @@ _LAZY_MODULES = ("dropin", "integrations", "layouts", "ops", "quant", "testing",
 
 __all__ = [
     "Candidate",
+    "CastPlan",
     "CompileError",
     "CompileReport",
     "CompiledKernel",
@@ -85,6 +89,10 @@ __all__ = [
     "JitForbiddenError",
     "KernelPlan",
     "KernelSource",
+    "PlanReport",
+    "TunedRow",
+    "WarmupReport",
+    "WarmupStep",
     "__version__",
     "align",
     "all_plans",
@@ -116,16 +124,19 @@ __all__ = [
     "per_channel_cast_to_fp8",
     "per_token_cast_to_fp8",
     "plan",
+    "plan_report",
     "set_batch_invariant",
     "set_compile_mode",
     "set_mk_alignment_for_contiguous_layout",
     "set_num_sms",
     "set_pdl",
     "transform_sf_into_required_layout",
+    "tune",
     "uninstall_as_deep_gemm",
     "unpack_ue8m0_from_int",
     "use_deterministic_algorithms",
     "warmup",
+    "zero_jit",
 ]
 
 

@@ -2,11 +2,18 @@ from collections.abc import Sequence
 
 import torch
 
+from deep_gemm_jit._core import CastPlan as CastPlan
 from deep_gemm_jit._core import CompileError as CompileError
 from deep_gemm_jit._core import GemmProblem as GemmProblem
 from deep_gemm_jit._core import JitForbiddenError as JitForbiddenError
 from deep_gemm_jit._core import KernelPlan as KernelPlan
 from deep_gemm_jit._core import KernelSource as KernelSource
+from deep_gemm_jit.ahead import PlanReport as PlanReport
+from deep_gemm_jit.ahead import WarmupReport as WarmupReport
+from deep_gemm_jit.ahead import WarmupStep as WarmupStep
+from deep_gemm_jit.ahead import plan_report as plan_report
+from deep_gemm_jit.ahead import warmup as warmup
+from deep_gemm_jit.ahead import zero_jit as zero_jit
 from deep_gemm_jit.dropin import install_as_deep_gemm as install_as_deep_gemm
 from deep_gemm_jit.dropin import uninstall_as_deep_gemm as uninstall_as_deep_gemm
 from deep_gemm_jit.kernels import Candidate as Candidate
@@ -18,7 +25,6 @@ from deep_gemm_jit.kernels import compile as compile
 from deep_gemm_jit.kernels import emit as emit
 from deep_gemm_jit.kernels import load as load
 from deep_gemm_jit.kernels import plan as plan
-from deep_gemm_jit.kernels import warmup as warmup
 from deep_gemm_jit.layouts import align as align
 from deep_gemm_jit.layouts import ceil_div as ceil_div
 from deep_gemm_jit.layouts import (
@@ -53,6 +59,8 @@ from deep_gemm_jit.settings import (
 from deep_gemm_jit.settings import set_num_sms as set_num_sms
 from deep_gemm_jit.settings import set_pdl as set_pdl
 from deep_gemm_jit.settings import use_deterministic_algorithms as use_deterministic_algorithms
+from deep_gemm_jit.tuning import TunedRow as TunedRow
+from deep_gemm_jit.tuning import tune as tune
 
 __version__: str
 __all__: list[str]

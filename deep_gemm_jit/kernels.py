@@ -1,4 +1,4 @@
-"""problem -> plan -> source -> cubin -> loaded kernel. Only load and warmup need a GPU; none needs torch.
+"""problem -> plan -> source -> cubin -> loaded kernel. Only load needs a GPU; none needs torch.
 
 >>> problem = GemmProblem(n=4096, k=7168, d_dtype="bfloat16")
 >>> for kernel_plan in all_plans(problem, "h200"):
@@ -6,11 +6,10 @@
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from deep_gemm_jit import _core
-from deep_gemm_jit._core import GemmProblem, KernelPlan, KernelSource
+from deep_gemm_jit._core import CastPlan, GemmProblem, KernelPlan, KernelSource
 
 __all__ = [
     "Candidate",
@@ -22,7 +21,6 @@ __all__ = [
     "emit",
     "load",
     "plan",
-    "warmup",
 ]
 
 
@@ -84,7 +82,7 @@ def candidates(problem: GemmProblem, m: int, device: str) -> list[Candidate]:
     return [Candidate(**row) for row in _core.candidates(problem, m, device)]
 
 
-def emit(plan: KernelPlan) -> KernelSource:
+def emit(plan: KernelPlan | CastPlan) -> KernelSource:
     """Return the kernel's source, a program for NVRTC that a person can read and diff.
 
     The result has text, entry (the kernel's name), arch and headers (text by include name).
@@ -92,19 +90,19 @@ def emit(plan: KernelPlan) -> KernelSource:
     return _core.emit(plan)
 
 
-def compile(what: KernelPlan | KernelSource) -> CompiledKernel:  # noqa: A001
+def compile(what: KernelPlan | CastPlan | KernelSource) -> CompiledKernel:  # noqa: A001
     """Compile a plan, or the source of one, or find it in memory or on disk. Other threads run meanwhile.
 
     Raises CompileError when NVRTC is missing or rejects the source, JitForbiddenError when DGJ_JIT=forbid is
     set and the kernel is in no cache.
     """
-    if isinstance(what, KernelPlan):
+    if isinstance(what, KernelPlan | CastPlan):
         source, line = _core.emit(what), str(what)
     elif isinstance(what, KernelSource):
         source, line = what, what.entry
     else:
         kind = type(what).__name__
-        raise TypeError(f"compile: what is a {kind}; it must be a KernelPlan or a KernelSource")
+        raise TypeError(f"compile: what is a {kind}; it must be a KernelPlan, CastPlan or KernelSource")
     found = _core.get_or_compile(source, line)
     log = json.loads(found["meta"]).get("log", "")
     report = _core.parse_compile_log(log)
@@ -121,25 +119,10 @@ def compile(what: KernelPlan | KernelSource) -> CompiledKernel:  # noqa: A001
     )
 
 
-def load(plan: KernelPlan, device: int = 0) -> None:
+def load(plan: KernelPlan | CastPlan, device: int = 0) -> None:
     """Compile or find a plan and load it into the primary context of a CUDA device, without launching it.
 
     device: its index. Afterwards a call that needs this plan only launches. Raises what compile raises,
     NotImplementedError where there is no driver or no supported device, RuntimeError when the driver refuses.
     """
     _core.load_plan(plan, device)
-
-
-def warmup(
-    problems: list[GemmProblem], device: int = 0, max_rows: int | None = None, threads: int = 8
-) -> int:
-    """Load every plan that problems can reach on a CUDA device; threads compile what is missing in parallel.
-
-    problems: those whose shapes will be called. device: index of the CUDA device. max_rows: as for all_plans.
-    Returns how many plans are loaded. Raises what load raises.
-    """
-    profile = _core.device_profile_name(device)
-    plans = list(dict.fromkeys(p for problem in problems for p in all_plans(problem, profile, max_rows)))
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        list(pool.map(lambda p: load(p, device), plans))
-    return len(plans)

@@ -35,10 +35,13 @@ def get_num_sms(device: int | None = None) -> int:
     device: its index; None means torch's current device, or 0 where torch has not been imported.
     Raises NotImplementedError where there is no driver or no supported device, ValueError for a wrong index.
     """
-    if device is None:
-        torch = sys.modules.get("torch")
-        device = torch.cuda.current_device() if torch is not None and torch.cuda.is_available() else 0
-    return _core.get_num_sms(device)
+    return _core.get_num_sms(current_device() if device is None else device)
+
+
+def current_device() -> int:
+    """Return the index of torch's current CUDA device, or 0 where torch has not been imported."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_available() else 0
 
 
 def set_pdl(enabled: bool) -> None:

@@ -6,10 +6,24 @@
 
 namespace dgj::env {
 namespace {
-constexpr std::array<const EnvVar*, 15> kTable = {
-    &kNvrtc,      &kCacheDir, &kDgCacheDir, &kXdgCacheHome, &kHome,           &kJit,
-    &kSaveSource, &kCudaHome, &kCudaPath,   &kCondaPrefix,  &kBatchInvariant, &kVllmBatchInvariant,
-    &kBackend,    &kCheck,    &kNumThreads,
+constexpr std::array<const EnvVar*, 17> kTable = {
+    &kNvrtc,
+    &kCacheDir,
+    &kCacheMaxSize,
+    &kDgCacheDir,
+    &kXdgCacheHome,
+    &kHome,
+    &kJit,
+    &kSaveSource,
+    &kCudaHome,
+    &kCudaPath,
+    &kCondaPrefix,
+    &kBatchInvariant,
+    &kVllmBatchInvariant,
+    &kBackend,
+    &kCheck,
+    &kNumThreads,
+    &kTuning,
 };
 }
 

@@ -17,11 +17,14 @@ namespace env {
 inline constexpr EnvVar kNvrtc{"DGJ_NVRTC", "path of the libnvrtc to use; wins over every other place"};
 inline constexpr EnvVar kCacheDir{"DGJ_CACHE_DIR",
                                   "folder of the kernel cache; empty turns the disk cache off"};
+inline constexpr EnvVar kCacheMaxSize{"DGJ_CACHE_MAX_SIZE",
+                                      "bound of the kernel cache, as 512M or 2G; default 1G, 0: no bound"};
 inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR",
                                     "DeepGEMM's name; its subfolder deep_gemm_jit is used"};
 inline constexpr EnvVar kXdgCacheHome{"XDG_CACHE_HOME", "parent of the default cache folder"};
 inline constexpr EnvVar kHome{"HOME", "its .cache/deep_gemm_jit is the last choice for the cache"};
 inline constexpr EnvVar kJit{"DGJ_JIT", "'forbid': a compile raises instead of running"};
+inline constexpr EnvVar kTuning{"DGJ_TUNING", "JSON table of measured plans, made by deep_gemm_jit.tune"};
 inline constexpr EnvVar kSaveSource{"DGJ_SAVE_SOURCE",
                                     "folder where the source of every compiled kernel is written"};
 inline constexpr EnvVar kCudaHome{"CUDA_HOME", "a CUDA toolkit where NVRTC is looked for"};

@@ -16,6 +16,7 @@ struct KernelSource {
     std::vector<NamedText> headers;  // every header it reaches, generated ones (ptx/wgmma_n<N>.cuh) included
     std::string entry;               // name of the kernel
     std::string arch;                // "sm_90a"
+    std::string warmup;  // flags of `python -m deep_gemm_jit warmup` that compile it; " --casts all"
 };
 
 }  // namespace dgj

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string_view>
+
 #include "base/error.hpp"
 
 namespace dgj::bindings {
@@ -13,11 +15,17 @@ void bind_errors(py::module_& m);
 void bind_log(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_compile(py::module_& m);
+void bind_warmup(py::module_& m);
+void bind_cache(py::module_& m);
 void bind_settings(py::module_& m);
 void bind_torch(py::module_& m);
 void bind_gemm_ops(py::module_& m);
 void bind_grouped_ops(py::module_& m);
 void bind_cast_ops(py::module_& m);
+
+// A new str, or nullptr with an exception set. Bytes that are no UTF-8 (from a path, a variable, a file)
+// appear as \xff: they must not hide what a message says.
+PyObject* new_text(std::string_view text) noexcept;
 
 // Sets the Python exception that stands for `error`; for code that talks to the raw C API.
 void set_python_error(const Error& error) noexcept;

@@ -144,7 +144,6 @@ void bind_compile(py::module_& m) {
         Release());
     m.def("forget_memory_cache", &forget_memory_cache, Release());
     m.def("compile_count", &compile_count, Release());
-    m.def("load_plan", &runtime::load_plan, py::arg("plan"), py::arg("device"), Release());
 }
 
 }  // namespace dgj::bindings

@@ -23,6 +23,12 @@ PyObject* python_type(ErrorKind kind) {
     return PyExc_RuntimeError;
 }
 
+void set_exception(PyObject* type, const char* what) noexcept {
+    PyObject* text = new_text(what);
+    if (text != nullptr) PyErr_SetObject(type, text);
+    Py_XDECREF(text);
+}
+
 PyObject* new_exception(const char* name, const char* doc) {
     PyObject* type = PyErr_NewExceptionWithDoc(name, doc, PyExc_RuntimeError, nullptr);
     if (type == nullptr) throw py::error_already_set();
@@ -31,9 +37,11 @@ PyObject* new_exception(const char* name, const char* doc) {
 
 }  // namespace
 
-void set_python_error(const Error& error) noexcept {
-    PyErr_SetString(python_type(error.kind()), error.what());
+PyObject* new_text(std::string_view text) noexcept {
+    return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
 }
+
+void set_python_error(const Error& error) noexcept { set_exception(python_type(error.kind()), error.what()); }
 
 void set_python_error_from_current_exception() noexcept {
     try {
@@ -45,7 +53,7 @@ void set_python_error_from_current_exception() noexcept {
     } catch (const std::bad_alloc&) {
         PyErr_NoMemory();
     } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
+        set_exception(PyExc_RuntimeError, error.what());
     } catch (...) {
         PyErr_SetString(PyExc_RuntimeError, "deep_gemm_jit: unknown C++ exception");
     }

@@ -22,10 +22,13 @@ void python_sink(LogLevel level, const std::string& line) {
     {
         py::error_scope keep_current_error;
         // "%s" as the format: a percent sign in a path must not be read as a directive.
-        PyObject* result = PyObject_CallFunction(g_log_method, "iss", static_cast<int>(level), "%s",
-                                                 line.c_str());
+        PyObject* text = new_text(line);
+        PyObject* result = text == nullptr ? nullptr
+                                           : PyObject_CallFunction(g_log_method, "isO",
+                                                                   static_cast<int>(level), "%s", text);
         if (result == nullptr) PyErr_WriteUnraisable(g_log_method);
         Py_XDECREF(result);
+        Py_XDECREF(text);
     }
     PyGILState_Release(gil);
 }

@@ -9,6 +9,8 @@ PYBIND11_MODULE(_core, m) {
     bind_log(m);
     bind_plan(m);
     bind_compile(m);
+    bind_warmup(m);
+    bind_cache(m);
     bind_settings(m);
     bind_torch(m);
     bind_gemm_ops(m);

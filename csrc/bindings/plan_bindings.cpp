@@ -221,6 +221,7 @@ py::dict shape_dict(const KernelPlan& plan) {
     d["a_box_rows"] = s.a_box_rows;
     d["b_box_rows"] = s.b_box_rows;
     d["d_box_rows"] = s.d_box_rows;
+    d["few_box_rows"] = s.few_box_rows;
     return d;
 }
 

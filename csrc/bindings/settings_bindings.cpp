@@ -18,7 +18,7 @@ py::list env_table() {
         py::dict d;
         d["name"] = variable->name;
         d["meaning"] = variable->meaning;
-        d["value"] = value ? py::object(py::str(*value)) : py::object(py::none());
+        d["value"] = value ? py::reinterpret_steal<py::object>(new_text(*value)) : py::object(py::none());
         list.append(d);
     }
     return list;

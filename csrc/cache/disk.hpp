@@ -1,11 +1,12 @@
-// Entries on disk: read and verify, publish in one step, remove. Nothing here throws or logs; problems come
-// back as text.
+// Reading entries from every root: look up and verify. Nothing here throws or logs; problems come back as
+// text.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "cache/entry.hpp"
+#include "cache/files.hpp"
 #include "cache/roots.hpp"
 
 namespace dgj {
@@ -30,16 +31,11 @@ public:
     // An entry of the same kernel from another NVRTC; `primary`: in the writable root too.
     DiskResult read_same_kernel(const CacheKey& key, bool primary);
 
-    // "" or why nothing was published.
-    std::string publish(const CacheKey& key, const std::string& meta, std::span<const std::byte> image);
-
     void remove(const CacheKey& key);
 
 private:
-    DiskResult read_file(const Root& root, const std::string& path, const CacheKey& key,
+    DiskResult read_from(const Root& root, const std::string& path, const CacheKey& key,
                          bool same_kernel_only);
-    void remove_damaged(const std::string& path, const struct stat& seen);
-    std::string publish_once(const CacheKey& key, const std::vector<std::byte>& bytes, int& error);
 
     Fs& fs_;
     Roots roots_;
@@ -47,5 +43,24 @@ private:
 
 std::string entry_folder(const std::string& root, const CacheKey& key);
 std::string entry_path(const std::string& root, const CacheKey& key);
+
+// One file, without any consequence for it.
+struct FileResult {
+    enum class State {
+        kSound,
+        kAbsent,
+        kUnreadable,  // the disk's problem, or another user's file: it stays
+        kDamaged      // no look-up can ever use it
+    } state = State::kAbsent;
+    std::string problem;  // of the last two
+    EntryFile file;
+    Entry entry;
+};
+struct ReadRules {
+    bool writable = false;          // of the writable root: nobody else's file counts
+    bool same_kernel_only = false;  // another compiler's entry will do
+    bool renew_stamp = false;       // the entry is being used
+};
+FileResult read_entry_file(Fs& fs, const std::string& path, const CacheKey& key, ReadRules rules);
 
 }  // namespace dgj

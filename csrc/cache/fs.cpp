@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 
 namespace dgj {
@@ -39,6 +40,17 @@ int Fs::lstat(const std::string& path, struct stat& info) { return ::lstat(path.
 int Fs::stat(const std::string& path, struct stat& info) { return ::stat(path.c_str(), &info); }
 uid_t Fs::euid() { return ::geteuid(); }
 
+int Fs::touch(int fd) {
+    const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = 0, .tv_nsec = UTIME_NOW}};
+    return ::futimens(fd, times);
+}
+
+std::int64_t Fs::now() {
+    timespec time{};
+    ::clock_gettime(CLOCK_REALTIME, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
 std::vector<std::string> Fs::list(const std::string& path) {
     std::vector<std::string> names;
     std::error_code error;
@@ -56,6 +68,10 @@ int Fs::unlock_file(int fd) { return ::flock(fd, LOCK_UN); }
 Fs& real_fs() {
     static Fs instance;
     return instance;
+}
+
+std::int64_t changed_ns(const struct stat& info) {
+    return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
 }  // namespace dgj

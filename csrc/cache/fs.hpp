@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ public:
     virtual int lstat(const std::string& path, struct stat& info);
     virtual int stat(const std::string& path, struct stat& info);
     virtual uid_t euid();
+    // The time of the last change becomes now, by the clock of the file system.
+    virtual int touch(int fd);
+    virtual std::int64_t now();  // nanoseconds since 1970
     // Names in a folder; none when it can not be read.
     virtual std::vector<std::string> list(const std::string& path);
 
@@ -39,5 +43,8 @@ public:
 };
 
 Fs& real_fs();
+
+// Time of the last change, nanoseconds since 1970.
+std::int64_t changed_ns(const struct stat& info);
 
 }  // namespace dgj

@@ -15,10 +15,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <ctime>
 #include <exception>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -30,6 +29,8 @@
 #include "cache/disk.hpp"
 #include "cache/json.hpp"
 #include "cache/lock.hpp"
+#include "cache/memory.hpp"
+#include "cache/publish.hpp"
 #include "cache/seams.hpp"
 #include "compile/elf.hpp"
 
@@ -39,38 +40,37 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kernel = std::shared_ptr<const CachedKernel>;
 
+// How long a compile ahead of need waits for another process that is at the same kernel: there is other work.
+constexpr std::chrono::milliseconds kAheadWait{50};
+
+struct Disk {
+    Disk(Fs& fs, const Roots& roots, std::uint64_t max_size)
+        : store(fs, roots), publisher(fs, roots.primary, max_size) {}
+    DiskStore store;
+    Publisher publisher;
+};
+
 double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-struct Flight {  // one look-up that threads share; each has its own condition, which a forked child just
-                 // abandons
-    std::condition_variable landed;
-    bool done = false;
-    Kernel kernel;
-    std::exception_ptr error;
-};
-
 struct State {
     std::mutex mutex;
-    std::map<CacheKey, Kernel> memory;
-    std::map<CacheKey, std::shared_ptr<Flight>> flights;
+    KernelMemory memory;
     std::set<CacheKey> rejected;  // by the driver: neither disk nor seeds are asked again in this process
     std::set<std::string> said;   // warnings given
     std::optional<CacheSeams> seams;
-    std::shared_ptr<DiskStore> disk;
+    std::shared_ptr<Disk> disk;
     std::atomic<unsigned long> compiles{0};
+    std::atomic<int> zero_jit_scopes{0};
 };
 
 State& state() {
     static State& instance = []() -> State& {
         State& leaked = *std::make_unique<State>().release();  // outlives every static destructor and thread
-        // The child has none of the threads that were at work, so it must not wait for them.
-        pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); },
-                       [] {
-                           state().flights.clear();
-                           state().mutex.unlock();
-                       });
+        pthread_atfork([] { state().memory.before_fork(), state().mutex.lock(); },
+                       [] { state().mutex.unlock(), state().memory.after_fork_in_parent(); },
+                       [] { state().mutex.unlock(), state().memory.after_fork_in_child(); });
         return leaked;
     }();
     return instance;
@@ -92,24 +92,37 @@ void warn_once(const std::string& topic, const std::string& line) {
     log(LogLevel::kWarning, line);
 }
 
-// Opened outside of the mutex; of two threads that do it at once the second one's store is dropped.
-std::shared_ptr<DiskStore> disk() {
+std::uint64_t max_size() {
+    const std::string text = env::get(env::kCacheMaxSize).value_or("");
+    if (text.empty()) return kDefaultMaxSize;
+    if (const auto size = parse_size(text)) return *size;
+    warn_once("max size", fmt::format("DGJ_CACHE_MAX_SIZE is '{}', which is no size such as 512M or 2G; the "
+                                      "default of {} bytes is used",
+                                      text, kDefaultMaxSize));
+    return kDefaultMaxSize;
+}
+
+// Opened outside of the mutex; of two threads that do it at once the second one's is dropped.
+std::shared_ptr<Disk> disk() {
     State& s = state();
     {
         const std::lock_guard guard(s.mutex);
         if (s.disk) return s.disk;
     }
-    auto opened = std::make_shared<DiskStore>(*seams().fs, open_roots(*seams().fs));
-    for (const std::string& warning : opened->roots().warnings) warn_once(warning, warning);
+    Fs& fs = *seams().fs;
+    auto opened = std::make_shared<Disk>(fs, open_roots(fs), max_size());
+    for (const std::string& warning : opened->store.roots().warnings) warn_once(warning, warning);
     const std::lock_guard guard(s.mutex);
     if (!s.disk) s.disk = std::move(opened);
     return s.disk;
 }
 
-bool compile_forbidden() {
+// Who forbids to compile; "" when nobody does.
+std::string who_forbids() {
+    if (state().zero_jit_scopes > 0) return "a zero_jit scope is active";
     const std::string value = env::get(env::kJit).value_or("");
-    if (value == "forbid") return true;
-    if (value.empty() || value == "allow") return false;
+    if (value == "forbid") return "DGJ_JIT=forbid";
+    if (value.empty() || value == "allow") return "";
     fail(ErrorKind::kValue, "DGJ_JIT is '{}'; allowed are 'allow' (the default) and 'forbid'", value);
 }
 
@@ -117,13 +130,18 @@ struct Request {
     const KernelSource& source;
     const std::string& plan_line;
     CacheKey key{};
+    bool ahead = false;  // of need: nobody waits for it
     std::string fingerprint;
     std::exception_ptr no_compiler;  // why there is no NVRTC; the disk may still have the kernel
 };
 
 Request make_request(const KernelSource& source, const std::string& plan_line) {
-    Request request{
-        .source = source, .plan_line = plan_line, .key = {}, .fingerprint = "", .no_compiler = nullptr};
+    Request request{.source = source,
+                    .plan_line = plan_line,
+                    .key = {},
+                    .ahead = false,
+                    .fingerprint = "",
+                    .no_compiler = nullptr};
     const CacheSeams& with = seams();
     try {
         request.fingerprint = with.fingerprint();
@@ -194,28 +212,20 @@ std::string describe(const Request& request, const CompileResult& result) {
     return meta.finish();
 }
 
-Kernel compile_and_publish(const Request& request, DiskStore& store) {
-    const std::string& root = store.roots().primary;
-    std::optional<KeyLock> lock;
-    if (!root.empty()) {
-        lock.emplace(*seams().fs, version_folder(root), request.key, seams().lock_wait);
-        if (lock->outcome() == KeyLock::Outcome::kTimedOut) {
-            log(LogLevel::kInfo,
-                fmt::format("another process holds the lock of {} for too long; compiling it here as well",
-                            request.plan_line));
-        }
-        const Clock::time_point start = Clock::now();
-        bool rejected = false;
-        {
-            const std::lock_guard guard(state().mutex);
-            rejected = state().rejected.contains(request.key);
-        }
-        if (!rejected) {
-            if (Kernel kernel = from_disk(request, store.read(request.key, false), start)) return kernel;
-        }
-    }
+bool was_rejected(const CacheKey& key) {
+    const std::lock_guard guard(state().mutex);
+    return state().rejected.contains(key);
+}
+
+// Another process may have compiled it while this one waited for the lock.
+Kernel look_again(const Request& request, DiskStore& store) {
+    const Clock::time_point start = Clock::now();
+    return was_rejected(request.key) ? nullptr : from_disk(request, store.read(request.key, false), start);
+}
+
+Kernel compile(const Request& request, const std::string& failed_folder) {
     ++state().compiles;
-    CompileResult result = seams().compile(request.source, root.empty() ? "" : root + "/failed");
+    CompileResult result = seams().compile(request.source, failed_folder);
     const std::string problem = image_problem(result.cubin, request.source.entry);
     if (!problem.empty()) {
         fail(ErrorKind::kCompile, "the compiler returned an unusable image for {} ({}): {}; log:\n{}",
@@ -227,7 +237,31 @@ Kernel compile_and_publish(const Request& request, DiskStore& store) {
     kernel->cubin = std::move(result.cubin);
     kernel->origin = CachedKernel::Origin::kCompiled;
     kernel->milliseconds = result.milliseconds;
-    const std::string unpublished = store.publish(request.key, kernel->meta, kernel->cubin);
+    return kernel;
+}
+
+Kernel compile_and_publish(const Request& request, Disk& on) {
+    const std::string& root = on.store.roots().primary;
+    std::string unpublished = root.empty() ? on.store.roots().unwritable : on.publisher.prepare();
+    const bool writes = !root.empty() && unpublished.empty();
+    std::optional<KeyLock> lock;
+    if (writes) {
+        lock.emplace(*seams().fs, version_folder(root), request.key,
+                     request.ahead ? kAheadWait : seams().lock_wait);
+        if (lock->outcome() == KeyLock::Outcome::kTimedOut) {
+            if (request.ahead) return nullptr;
+            log(LogLevel::kInfo,
+                fmt::format("another process holds the lock of {} for too long; compiling it here as well",
+                            request.plan_line));
+        }
+        if (Kernel kernel = look_again(request, on.store)) return kernel;
+    }
+    Kernel kernel = compile(request, writes ? root + "/failed" : "");
+    if (writes) {
+        Published published = on.publisher.publish(request.key, kernel->meta, kernel->cubin);
+        unpublished = std::move(published.problem);
+        if (!published.notice.empty()) warn_once("bound", published.notice);
+    }
     lock.reset();
     if (!unpublished.empty()) {
         warn_once("unpublished",
@@ -235,45 +269,34 @@ Kernel compile_and_publish(const Request& request, DiskStore& store) {
                               "folder with space. Further ones are not reported",
                               unpublished));
     }
-    log(LogLevel::kWarning, fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line,
-                                        request.source.arch, kernel->milliseconds));
+    log(request.ahead ? LogLevel::kInfo : LogLevel::kWarning,
+        fmt::format("compiled {} for {} in {:.0f} ms", request.plan_line, request.source.arch,
+                    kernel->milliseconds));
     return kernel;
 }
 
 Kernel look_up(const Request& request, bool may_compile) {
-    const std::shared_ptr<DiskStore> store = disk();
-    const bool forbidden = compile_forbidden();
-    bool rejected = false;
-    {
-        const std::lock_guard guard(state().mutex);
-        rejected = state().rejected.contains(request.key);
-    }
-    if (!rejected) {
-        if (Kernel kernel = look_on_disk(request, *store, forbidden)) return kernel;
+    const std::shared_ptr<Disk> on = disk();
+    const std::string forbidden = who_forbids();
+    if (!was_rejected(request.key)) {
+        if (Kernel kernel = look_on_disk(request, on->store, !forbidden.empty())) return kernel;
     }
     if (!may_compile) return nullptr;
-    if (forbidden) {
+    if (!forbidden.empty()) {
         fail(ErrorKind::kJitForbidden,
-             "DGJ_JIT=forbid, and the cache has no kernel for {} ({}, key {}). Compile it beforehand with "
-             "`python -m deep_gemm_jit warmup`, or unset DGJ_JIT",
-             request.plan_line, request.source.arch, to_hex(request.key));
+             "nothing may be compiled now ({}), and the cache has no kernel for {} ({}, key {}). Compile it "
+             "beforehand with `python -m deep_gemm_jit warmup --device {}{}`",
+             forbidden, request.plan_line, request.source.arch, to_hex(request.key), request.source.arch,
+             request.source.warmup);
     }
     if (request.no_compiler) std::rethrow_exception(request.no_compiler);
-    return compile_and_publish(request, *store);
+    return compile_and_publish(request, *on);
 }
 
-Kernel memory_copy(const Kernel& kernel) {
-    auto stored = std::make_shared<CachedKernel>(*kernel);
-    stored->origin = CachedKernel::Origin::kMemory;
-    stored->milliseconds = 0;
-    return stored;
-}
-
-Kernel in_memory(const CacheKey& key) {
-    State& s = state();
-    const std::lock_guard guard(s.mutex);
-    const auto known = s.memory.find(key);
-    return known != s.memory.end() ? known->second : nullptr;
+void forget_locked(State& s) {
+    s.rejected.clear();
+    s.said.clear();
+    s.disk.reset();
 }
 
 }  // namespace
@@ -290,11 +313,9 @@ CacheSeams default_seams() {
 
 void set_cache_seams(CacheSeams replacement) {
     State& s = state();
-    const std::lock_guard guard(s.mutex);
     s.memory.clear();
-    s.rejected.clear();
-    s.said.clear();
-    s.disk.reset();
+    const std::lock_guard guard(s.mutex);
+    forget_locked(s);
     s.compiles = 0;
     s.seams = std::move(replacement);
 }
@@ -306,69 +327,42 @@ CacheKey cache_key(const KernelSource& source) {
 
 Kernel get_or_compile(const KernelSource& source, const std::string& plan_line) {
     const Request request = make_request(source, plan_line);
-    State& s = state();
-    std::shared_ptr<Flight> flight;
-    {
-        std::unique_lock lock(s.mutex);
-        if (const auto known = s.memory.find(request.key); known != s.memory.end()) return known->second;
-        const auto [at, first] = s.flights.try_emplace(request.key);
-        if (!first) {
-            flight = at->second;
-            flight->landed.wait(lock, [&] { return flight->done; });
-            if (flight->error) std::rethrow_exception(flight->error);
-            return flight->kernel;
-        }
-        flight = at->second = std::make_shared<Flight>();
-    }
-    Kernel kernel, stored;
-    std::exception_ptr error;
-    try {
-        kernel = look_up(request, true);
-        stored = memory_copy(kernel);
-    } catch (...) {
-        error = std::current_exception();
-    }
-    {
-        const std::lock_guard guard(s.mutex);
-        s.flights.erase(request.key);
-        flight->error = error;
-        flight->kernel = stored;
-        flight->done = true;
-        if (stored) s.memory.emplace(request.key, stored);
-    }
-    flight->landed.notify_all();
-    if (error) std::rethrow_exception(error);
-    return kernel;
+    return state().memory.get(request.key, [&] { return look_up(request, true); });
 }
+
+Kernel compile_ahead(const KernelSource& source, const std::string& plan_line) {
+    Request request = make_request(source, plan_line);
+    request.ahead = true;
+    return state().memory.get(request.key, [&] { return look_up(request, true); });
+}
+
+void begin_zero_jit() { ++state().zero_jit_scopes; }
+void end_zero_jit() { --state().zero_jit_scopes; }
 
 Kernel find_cached(const KernelSource& source) {
     const Request request = make_request(source, "");
-    if (Kernel known = in_memory(request.key)) return known;
+    KernelMemory& memory = state().memory;
+    if (Kernel known = memory.find(request.key)) return known;
     Kernel kernel = look_up(request, false);
-    if (!kernel) return nullptr;
-    Kernel stored = memory_copy(kernel);
-    const std::lock_guard guard(state().mutex);
-    state().memory.emplace(request.key, std::move(stored));
+    if (kernel) memory.put(request.key, kernel);
     return kernel;
 }
 
-std::string cache_root() { return disk()->roots().primary; }
+std::string cache_root() { return disk()->store.roots().primary; }
 
 void drop_from_cache(const CacheKey& key) {
-    disk()->remove(key);
+    disk()->store.remove(key);
     State& s = state();
-    const std::lock_guard guard(s.mutex);
     s.memory.erase(key);
+    const std::lock_guard guard(s.mutex);
     s.rejected.insert(key);
 }
 
 void forget_memory_cache() {
     State& s = state();
-    const std::lock_guard guard(s.mutex);
     s.memory.clear();
-    s.rejected.clear();
-    s.said.clear();
-    s.disk.reset();
+    const std::lock_guard guard(s.mutex);
+    forget_locked(s);
 }
 
 unsigned long compile_count() { return state().compiles; }

@@ -31,10 +31,19 @@ CacheKey cache_key(const KernelSource& source);
 // `plan_line` is stored in the entry's meta and in log lines. Throws Error(kCompile | kJitForbidden).
 std::shared_ptr<const CachedKernel> get_or_compile(const KernelSource& source, const std::string& plan_line);
 
+// The same ahead of need: nullptr within a moment when another process is compiling it, and a compile is
+// logged as information, not as a warning.
+std::shared_ptr<const CachedKernel> compile_ahead(const KernelSource& source, const std::string& plan_line);
+
+// Between the two every compile throws Error(kJitForbidden), in all threads, as DGJ_JIT=forbid has it. Scopes
+// may overlap.
+void begin_zero_jit();
+void end_zero_jit();
+
 // nullptr when neither memory nor disk has it; never compiles.
 std::shared_ptr<const CachedKernel> find_cached(const KernelSource& source);
 
-std::string cache_root();                   // the writable root now in use; "" when there is none
+std::string cache_root();                   // the writable root, which need not exist yet; "": there is none
 void drop_from_cache(const CacheKey& key);  // after the driver rejected the image; the next call compiles
 void forget_memory_cache();                 // tests: as a fresh process would see it
 unsigned long compile_count();              // compiles in this process so far

@@ -80,13 +80,13 @@ std::vector<std::string> configured(Fs& fs, std::string& problem) {
     return {};
 }
 
-enum class Trust { kWritable, kReadOnly, kRefused };
+enum class Trust { kWritable, kReadOnly, kAbsent, kRefused };
 
 Trust trust(Fs& fs, const std::string& folder, std::string& reason) {
     struct stat info{};
     if (fs.lstat(folder, info) != 0) {
         reason = errno_text(errno);
-        return Trust::kRefused;
+        return Trust::kAbsent;  // or out of reach, which making it will show
     }
     if (!S_ISDIR(info.st_mode)) {
         reason = S_ISLNK(info.st_mode) ? "it is a symbolic link" : "it is not a folder";
@@ -100,6 +100,17 @@ Trust trust(Fs& fs, const std::string& folder, std::string& reason) {
     if (info.st_uid == fs.euid()) return Trust::kWritable;
     reason = fmt::format("it belongs to user {}, not to {}", info.st_uid, fs.euid());
     return info.st_uid == 0 ? Trust::kReadOnly : Trust::kRefused;
+}
+
+// A root and, where it is there, its folder of this schema.
+Trust trust_root(Fs& fs, const std::string& root, std::string& reason) {
+    const Trust whole = trust(fs, root, reason);
+    if (whole == Trust::kAbsent || whole == Trust::kRefused) return whole;
+    std::string inner_reason;
+    const Trust inner = trust(fs, version_folder(root), inner_reason);
+    if (inner == Trust::kAbsent || inner == Trust::kWritable) return whole;
+    reason = fmt::format("{}: {}", version_folder(root), inner_reason);
+    return inner == Trust::kRefused ? inner : Trust::kReadOnly;
 }
 
 // Missing parents too. mkdir ignores the mode of a folder that exists, so the caller looks at the result.
@@ -137,25 +148,19 @@ Roots open_roots(Fs& fs) {
     const std::vector<std::string> paths = configured(fs, problem);
     if (!problem.empty()) roots.warnings.push_back(fmt::format("no disk cache: {}", problem));
     for (std::size_t i = 0; i < paths.size(); ++i) {
-        const std::string& path = paths[i];
-        if (path.empty()) continue;
-        if (i == 0) {
-            const std::string refused = prepare_writable_root(fs, path);
-            if (refused.empty()) {
-                roots.primary = path;
-                roots.read.push_back({.path = path, .writable = true});
-                continue;
-            }
-            roots.warnings.push_back(fmt::format(
-                "the kernel cache can not be written, kernels are kept in memory only: {}", refused));
-        }
+        if (paths[i].empty()) continue;
         std::string reason;
-        const bool readable = trust(fs, path, reason) != Trust::kRefused &&
-                              trust(fs, version_folder(path), reason) != Trust::kRefused;
-        if (readable) {
-            roots.read.push_back({.path = path, .writable = false});
-        } else if (i > 0) {
-            roots.warnings.push_back(fmt::format("the cache folder {} is not used: {}", path, reason));
+        const Trust level = trust_root(fs, paths[i], reason);
+        const bool first = i == 0;
+        if (first && (level == Trust::kWritable || level == Trust::kAbsent)) {
+            roots.primary = paths[i];
+            roots.read.push_back({.path = paths[i], .writable = true});
+        } else if (level == Trust::kWritable || level == Trust::kReadOnly) {
+            roots.read.push_back({.path = paths[i], .writable = false});
+            if (first) roots.unwritable = fmt::format("{}: {}", paths[i], reason);
+        } else {
+            roots.warnings.push_back(fmt::format("the cache folder {} is not used{}: {}", paths[i],
+                                                 first ? ", kernels are kept in memory only" : "", reason));
         }
     }
     return roots;

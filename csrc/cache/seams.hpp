@@ -18,8 +18,9 @@ struct CacheSeams {
     std::function<std::string()> fingerprint;  // of the compiler; throws Error(kCompile) when there is none
     std::function<std::vector<std::string>(const std::string& arch)> options;
     std::function<CompileResult(const KernelSource&, const std::string& failed_folder)> compile;
-    // About three times a long compile. After that a waiter compiles for itself: the holder may be stopped.
-    std::chrono::milliseconds lock_wait{6000};
+    // After that a waiter compiles for itself: the holder may be stopped. Three times a long compile (2 s) on
+    // a machine that compiles three or four per core at once; a holder that died frees its lock immediately.
+    std::chrono::milliseconds lock_wait{20'000};
 };
 
 CacheSeams default_seams();

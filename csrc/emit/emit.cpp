@@ -92,6 +92,14 @@ std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     return c.text();
 }
 
+std::string warmup_flags(const GemmProblem& problem) {
+    std::string flags = fmt::format(" --shape {}x{} --d-dtype {}", problem.n, problem.k,
+                                    name_of(problem.d_dtype));
+    if (problem.layout == GroupLayout::kMGrouped) flags += " --layout m_grouped";
+    if (problem.batch_invariant) flags += " --batch-invariant";
+    return flags;
+}
+
 std::string grouped_text(const KernelPlan& plan, const KernelShape& shape) {
     Constants c;
     add_problem(plan, shape, c);
@@ -165,6 +173,7 @@ KernelSource emit(const KernelPlan& plan) {
     source.text = std::move(text);
     source.entry = "dgj_kernel";
     source.arch = "sm_90a";
+    source.warmup = warmup_flags(plan.problem);
     return source;
 }
 

@@ -143,6 +143,7 @@ KernelSource emit(const CastPlan& plan, std::string_view arch) {
         fmt::arg("threads", shape.threads), fmt::arg("units", shape.units), fmt::arg("span", shape.span),
         fmt::arg("lanes", shape.lanes), fmt::arg("body", per_token ? "cast_per_token" : "cast_per_block"));
     source.headers = header_closure(source.text, {});
+    source.warmup = " --casts all";
     return source;
 }
 

@@ -8,10 +8,12 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
 #include "plan/cost.hpp"
+#include "plan/tuning.hpp"
 
 namespace dgj {
 namespace {
@@ -120,8 +122,10 @@ std::vector<std::pair<double, const KernelPlan*>> ranked(const std::vector<Kerne
 // the set is the smallest found (greedily) in which every step has a plan close to its best: 1 %, or more
 // until kMostPlans are enough.
 struct PlanTable {
-    std::vector<KernelPlan> plans;
+    std::vector<KernelPlan> plans;                             // in order of first use by the steps
     std::vector<std::pair<std::int64_t, std::uint8_t>> steps;  // last m of the step, index into plans
+    std::vector<std::uint8_t> measured;  // for each step the index to take: of a measurement, else as
+                                         // predicted
 };
 
 constexpr std::size_t kMostPlans = 10;
@@ -169,20 +173,27 @@ PlanTable make_table(const GemmProblem& problem, const DeviceProfile& device) {
     std::vector<std::size_t> chosen = cover(us, best, tolerance);
     while (chosen.size() > kMostPlans) chosen = cover(us, best, tolerance += 0.01);
     for (std::size_t s = 0; s < best.size(); s++) {
-        std::size_t pick = 0;
-        for (std::size_t c = 1; c < chosen.size(); c++)
-            if (us[chosen[c]][s] < us[chosen[pick]][s]) pick = c;
-        table.steps[s].second = static_cast<std::uint8_t>(pick);
+        std::size_t pick = chosen[0];
+        for (std::size_t c : chosen)
+            if (us[c][s] < us[pick][s]) pick = c;
+        const auto known = std::find(table.plans.begin(), table.plans.end(), plans[pick]);
+        table.steps[s].second = static_cast<std::uint8_t>(known - table.plans.begin());
+        if (known == table.plans.end()) table.plans.push_back(plans[pick]);
     }
-    for (std::size_t p : chosen) table.plans.push_back(plans[p]);
+    std::vector<std::int64_t> ends;
+    for (const auto& step : table.steps) ends.push_back(step.first);
+    const auto winners = tuned_winners(problem, device, table.plans, ends);
+    for (std::size_t s = 0; s < ends.size(); s++)
+        table.measured.push_back(static_cast<std::uint8_t>(winners[s].value_or(table.steps[s].second)));
     return table;
 }
 
 // Tables are made once for each problem and device: some milliseconds.
 std::shared_ptr<const PlanTable> table_of(const GemmProblem& problem, const DeviceProfile& device) {
     static std::shared_mutex mutex;
-    static std::map<std::pair<GemmProblem, std::string_view>, std::shared_ptr<const PlanTable>> tables;
-    const auto key = std::make_pair(problem, device.name);
+    static std::map<std::tuple<GemmProblem, std::string_view, unsigned>, std::shared_ptr<const PlanTable>>
+        tables;
+    const auto key = std::make_tuple(problem, device.name, tuning_generation());
     {
         std::shared_lock lock(mutex);
         if (const auto found = tables.find(key); found != tables.end()) return found->second;
@@ -195,7 +206,7 @@ std::shared_ptr<const PlanTable> table_of(const GemmProblem& problem, const Devi
 const KernelPlan& plan_at(const PlanTable& table, std::int64_t m) {
     const auto step = std::lower_bound(table.steps.begin(), table.steps.end(), step_of(m),
                                        [](const auto& s, std::int64_t rows) { return s.first < rows; });
-    return table.plans[step->second];
+    return table.plans[table.measured[static_cast<std::size_t>(step - table.steps.begin())]];
 }
 
 }  // namespace
@@ -253,12 +264,13 @@ std::vector<KernelPlan> all_plans(const GemmProblem& problem, const DeviceProfil
     validate(problem);
     const auto table = table_of(problem, device);
     const std::int64_t last = max_rows ? step_of(std::max<std::int64_t>(1, *max_rows)) : kLastStep;
+    // What measurements choose and what the model would choose, so that a warm cache is warm with and without
+    // a tuning table.
     std::vector<KernelPlan> out;
-    for (const auto& [m, index] : table->steps) {
-        if (m > last) break;
-        const KernelPlan& p = table->plans[index];
-        if (std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
-    }
+    for (std::size_t s = 0; s < table->steps.size() && table->steps[s].first <= last; s++)
+        for (std::size_t index : {table->measured[s], table->steps[s].second})
+            if (std::find(out.begin(), out.end(), table->plans[index]) == out.end())
+                out.push_back(table->plans[index]);
     return out;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/error.hpp"
 #include "cast/cast_args.cuh"
@@ -24,7 +25,7 @@ constexpr std::int64_t kIndexLimit = std::int64_t{1} << 31;  // what a Divider c
 std::array<std::array<std::atomic<const LoadedKernel*>, kCastPlanCount>, kMaxDevices> g_kernels{};
 std::mutex g_mutex;
 
-const LoadedKernel& loaded(const CastPlan& plan, int device, StreamHandle stream) {
+const LoadedKernel& loaded(const CastPlan& plan, int device, std::optional<StreamHandle> stream) {
     if (device < 0 || device >= kMaxDevices)
         fail(ErrorKind::kValue, "cast to fp8: CUDA device {} is not one of 0 to {}", device, kMaxDevices - 1);
     auto& place = g_kernels[static_cast<std::size_t>(device)][index_of(plan)];
@@ -69,6 +70,11 @@ bool is_aligned(const void* p, std::int64_t bytes) {
 }
 
 }  // namespace
+
+void load_plan(const CastPlan& plan, int device) {
+    validate(plan);
+    loaded(plan, device, std::nullopt);
+}
 
 void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream) {
     const CastPlan plan = plan_of(call);

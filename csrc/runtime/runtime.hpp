@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/cpu_ops.hpp"
+#include "emit/emit_cast.hpp"
 #include "plan/plan.hpp"
 #include "problem/fp8_gemm_call.hpp"
 #include "problem/m_grouped_call.hpp"
@@ -50,6 +51,7 @@ void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream);
 
 // Compiles (or finds) and loads a plan into the primary context of `device`, without launching.
 void load_plan(const KernelPlan& plan, int device);
+void load_plan(const CastPlan& plan, int device);
 
 // For benchmarks: nanoseconds a launch when the last GEMM of this thread is launched again, `times` times in
 // a row with the same arguments and nothing else (keep `times` below the driver's queue of about a thousand,

@@ -1,6 +1,7 @@
 """Builds the small C++ programs of tests/cpp with the plain compiler: they need neither torch nor a GPU."""
 
 import concurrent.futures
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -37,10 +38,12 @@ def build(
     more_folders: tuple[str, ...] = (),
     more_flags: tuple[str, ...] = (),
     more_sources: tuple[Path, ...] = (),
+    only: tuple[str, ...] | None = None,
 ) -> Path:
     """The program tests/cpp/<name>.cpp; objects are kept in `folder` by the digest of what goes into them.
 
-    `more_folders` of csrc, `more_sources` and the program itself are compiled with `more_flags` too.
+    `only`: these files of csrc instead of all of FOLDERS. `more_folders` of csrc, `more_sources` and the
+    program itself are compiled with `more_flags` too.
     """
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
@@ -48,11 +51,13 @@ def build(
     include = fmt_include()
     flags = [*FLAGS, *([f"-isystem{include}"] if include else []), *extra_flags]
     sources = [path for part in FOLDERS for path in sorted((CSRC / part).glob("*.cpp"))]
+    if only is not None:
+        sources = [CSRC / path for path in only]
     more = [path for part in more_folders for path in sorted((CSRC / part).glob("*.cpp"))]
     more += [*more_sources, ROOT / "tests" / "cpp" / f"{name}.cpp"]
     headers = [path for part in FOLDERS for path in sorted((CSRC / part).glob("*.hpp"))]
-    headers += sorted((ROOT / "tests" / "cpp").glob("*.hpp"))
-    more_headers = [path for part in more_folders for path in sorted((CSRC / part).glob("*.hpp"))]
+    more_headers = sorted((ROOT / "tests" / "cpp").glob("*.hpp"))
+    more_headers += [path for part in more_folders for path in sorted((CSRC / part).glob("*.hpp"))]
     more_headers += sorted((ROOT / "kernels_src").glob("*/*.cuh")) if more_folders else []
     common = hashlib.sha256("\0".join([compiler, *flags]).encode())
     for header in headers:
@@ -75,7 +80,9 @@ def build(
             temporary.rename(target)
         return target
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    # Parallel test processes need the same objects: one of them compiles, the others wait for it.
+    with open(folder / "lock", "w") as lock, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         objects = list(pool.map(compile_one, [*more, *sources]))
     names = hashlib.sha256("\0".join(str(path) for path in objects).encode()).hexdigest()[:16]
     program = folder / f"{name}.{names}"

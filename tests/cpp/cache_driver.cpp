@@ -1,96 +1,35 @@
 // Drives csrc/cache with a compiler that is a counter, and with a file system that can fail.
-//   key | get | threads N | keys N | find | root | hold | hold-fork | fork | drop | forget
+//   key | get | get-twice | threads N | keys N | find | root | hold | hold-fork | fork | drop | forget
 //   parse FILE | sha FILE
 
-#include <elf.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
-#include "base/version.hpp"
 #include "cache/entry.hpp"
-#include "cache/kernel_cache.hpp"
 #include "cache/lock.hpp"
 #include "cache/roots.hpp"
-#include "cache/seams.hpp"
+#include "cache_world.hpp"
 #include "compile/text_file.hpp"
-#include "driver_common.hpp"
-#include "fault_fs.hpp"
 
 namespace {
 
 using driver::Arguments;
+using driver::source_of;
 
-// The smallest image that passes for a kernel: ELF header, symbol table, string table, three section headers.
-std::vector<std::byte> fake_cubin(const std::string& entry, const std::string& payload) {
-    const std::string names = '\0' + entry + '\0' + payload;
-    Elf64_Ehdr header{};
-    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-    header.e_ident[EI_CLASS] = ELFCLASS64;
-    header.e_ident[EI_DATA] = ELFDATA2LSB;
-    header.e_machine = 190;
-    header.e_shnum = 3;
-    header.e_shentsize = sizeof(Elf64_Shdr);
-    Elf64_Sym symbols[2]{};
-    symbols[1].st_name = 1;
-    symbols[1].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
-    symbols[1].st_shndx = 1;
-    Elf64_Shdr sections[3]{};
-    sections[1].sh_type = SHT_SYMTAB;
-    sections[1].sh_link = 2;
-    sections[1].sh_offset = sizeof header;
-    sections[1].sh_size = sizeof symbols;
-    sections[1].sh_entsize = sizeof(Elf64_Sym);
-    sections[2].sh_type = SHT_STRTAB;
-    sections[2].sh_offset = sizeof header + sizeof symbols;
-    sections[2].sh_size = names.size();
-    header.e_shoff = sizeof header + sizeof symbols + names.size();
-    std::string image(reinterpret_cast<const char*>(&header), sizeof header);
-    image.append(reinterpret_cast<const char*>(symbols), sizeof symbols);
-    image += names;
-    image.append(reinterpret_cast<const char*>(sections), sizeof sections);
-    const auto bytes = std::as_bytes(std::span(image));
-    return {bytes.begin(), bytes.end()};
+driver::FaultFs& fault_fs() {
+    static driver::FaultFs fs;
+    return fs;
 }
 
-dgj::CompileResult fake_compile(const Arguments& arguments, const dgj::KernelSource& source) {
-    const std::string marker = arguments.get("marker", "");
-    if (!marker.empty()) {  // one line per compile, over all processes
-        const int fd = open(marker.c_str(), O_WRONLY | O_APPEND | O_CREAT, 0666);
-        const std::string line = source.text + "\n";
-        if (fd < 0 || write(fd, line.data(), line.size()) < 0) std::abort();
-        close(fd);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(arguments.get("sleep", "0"))));
-    const std::string mode = arguments.get("compiler", "good");
-    if (mode == "error") dgj::fail(dgj::ErrorKind::kCompile, "fake compiler: line 1: no such thing");
-    dgj::CompileResult result;
-    result.log = "ptxas info    : Used 7 registers\n\"quoted\" \x01 \xff back\\slash";
-    result.milliseconds = 1.5;
-    result.cubin = fake_cubin(mode == "wrong-symbol" ? "another" : source.entry, "payload of " + source.text);
-    if (mode == "empty") result.cubin.clear();
-    if (mode == "garbage") result.cubin.assign(500, std::byte{0x5a});
-    if (mode == "truncated") result.cubin.resize(result.cubin.size() - 1);
-    return result;
-}
-
-dgj::KernelSource source_of(const Arguments& arguments, const std::string& suffix = "") {
-    dgj::KernelSource source;
-    source.text = arguments.get("text", "kernel text") + suffix;
-    source.entry = arguments.get("entry", "kernel");
-    source.arch = arguments.get("arch", "sm_90a");
-    for (const std::string& header : arguments.all("header")) {
-        const std::size_t equals = header.find('=');
-        source.headers.push_back({header.substr(0, equals), header.substr(equals + 1)});
-    }
-    return source;
-}
-
-void print_kernel(const std::shared_ptr<const dgj::CachedKernel>& kernel, const dgj::KernelSource& source) {
+void print_kernel(const std::shared_ptr<const dgj::CachedKernel>& kernel, const dgj::KernelSource& source,
+                  double wall_ms) {
     constexpr const char* kOrigins[] = {"memory", "disk", "compiled"};
     dgj::JsonObject out;
     if (kernel == nullptr) {
@@ -100,8 +39,10 @@ void print_kernel(const std::shared_ptr<const dgj::CachedKernel>& kernel, const 
         out.add("key", dgj::to_hex(kernel->key));
         out.add("ms", kernel->milliseconds);
         out.add("meta", kernel->meta);
-        out.add("right_bytes",
-                std::int64_t{kernel->cubin == fake_cubin(source.entry, "payload of " + source.text)});
+        out.add("right_bytes", std::int64_t{kernel->cubin == driver::right_image(source)});
+        out.add("wall_ms", wall_ms);
+        out.add("calls", fault_fs().take_counts());
+        out.add("hooked", std::int64_t{fault_fs().hooked()});
     }
     out.add("compiles", static_cast<std::int64_t>(dgj::compile_count()));
     driver::print(out);
@@ -109,11 +50,35 @@ void print_kernel(const std::shared_ptr<const dgj::CachedKernel>& kernel, const 
 
 void get(const Arguments& arguments, const std::string& suffix = "") {
     const dgj::KernelSource source = source_of(arguments, suffix);
+    const auto start = std::chrono::steady_clock::now();
     try {
-        print_kernel(dgj::get_or_compile(source, "plan of " + source.text), source);
+        const auto kernel = dgj::get_or_compile(source, "plan of " + source.text);
+        const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+        print_kernel(kernel, source, took.count());
     } catch (const dgj::Error& error) {
         driver::print_error(error);
     }
+}
+
+// Several processes begin at the same moment: --start-at is in seconds since 1970.
+void wait_for_start(const Arguments& arguments) {
+    const double at = std::stod(arguments.get("start-at", "0"));
+    const std::chrono::duration<double> since(at);
+    std::this_thread::sleep_until(std::chrono::system_clock::time_point(
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(since)));
+}
+
+// What happens between two system calls: "unlink A", "touch A", "rename A B".
+void set_hook(const Arguments& arguments) {
+    const std::vector<std::string> words = arguments.all("hook");
+    if (words.empty()) return;
+    fault_fs().set_hook([words] {
+        int result = -1;
+        if (words.at(0) == "unlink") result = ::unlink(words.at(1).c_str());
+        if (words.at(0) == "rename") result = ::rename(words.at(1).c_str(), words.at(2).c_str());
+        if (words.at(0) == "touch") result = ::utimensat(AT_FDCWD, words.at(1).c_str(), nullptr, 0);
+        if (result != 0) std::abort();
+    });
 }
 
 void threads(const Arguments& arguments, int count) {
@@ -125,6 +90,7 @@ void threads(const Arguments& arguments, int count) {
 // Holds the key's lock until killed; "hold-fork" leaves a child behind that shares every descriptor.
 void hold(const Arguments& arguments, bool with_child) {
     const dgj::CacheKey key = dgj::cache_key(source_of(arguments));
+    if (!dgj::prepare_writable_root(dgj::real_fs(), dgj::cache_root()).empty()) std::abort();
     const dgj::KeyLock lock(dgj::real_fs(), dgj::version_folder(dgj::cache_root()), key,
                             std::chrono::seconds(1));
     const pid_t child = with_child ? fork() : -1;
@@ -214,10 +180,13 @@ int run(const Arguments& arguments) {
     else if (command == "get-twice") get(arguments), get(arguments);
     else if (command == "threads") threads(arguments, std::stoi(words.at(1)));
     else if (command == "keys") {
-        for (int i = 0; i < std::stoi(words.at(1)); ++i) get(arguments, " " + std::to_string(i));
+        for (int i = 0; i < std::stoi(words.at(1)); ++i) {
+            get(arguments, " " + std::to_string(i));
+            fault_fs().add_hours(std::stoi(arguments.get("hours-between", "0")));
+        }
     } else if (command == "find") {
         const dgj::KernelSource source = source_of(arguments);
-        print_kernel(dgj::find_cached(source), source);
+        print_kernel(dgj::find_cached(source), source, 0);
     } else if (command == "root") print_text("root", dgj::cache_root());
     else if (command == "hold") hold(arguments, false);
     else if (command == "hold-fork") hold(arguments, true);
@@ -245,28 +214,13 @@ int main(int argc, char** argv) {
     if (const int uid = std::stoi(arguments.get("setuid", "-1"));
         uid >= 0 && setuid(static_cast<uid_t>(uid)) != 0)
         return 4;
-    static driver::FaultFs fs;
-    for (const std::string& rule : arguments.all("fault")) fs.add(rule);
-    if (const int uid = std::stoi(arguments.get("euid", "-1")); uid >= 0)
-        fs.set_euid(static_cast<uid_t>(uid));
-    dgj::CacheSeams seams;
-    seams.fs = &fs;
-    seams.package_version = arguments.get("package", dgj::kPackageVersion);
-    seams.fingerprint = [&] {
-        const std::string value = arguments.get("fingerprint", "nvrtc-13.0-abc-1");
-        if (value == "none") dgj::fail(dgj::ErrorKind::kCompile, "fake: there is no NVRTC");
-        return value;
-    };
-    seams.options = [&](const std::string& arch) {
-        std::vector<std::string> options{"--gpu-architecture=" + arch};
-        for (const std::string& option : arguments.all("option")) options.push_back(option);
-        return options;
-    };
-    seams.compile = [&](const dgj::KernelSource& source, const std::string&) {
-        return fake_compile(arguments, source);
-    };
-    seams.lock_wait = std::chrono::milliseconds(std::stoi(arguments.get("lock-wait", "6000")));
-    dgj::set_cache_seams(std::move(seams));
+    if (const int most = std::stoi(arguments.get("file-descriptors", "-1")); most >= 0) {
+        const rlimit limit{static_cast<rlim_t>(most), static_cast<rlim_t>(most)};
+        if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 4;
+    }
+    driver::set_world(arguments, fault_fs());
+    set_hook(arguments);
+    wait_for_start(arguments);
     try {
         return run(arguments);
     } catch (const dgj::Error& error) {

@@ -160,7 +160,7 @@ def test_a_source_that_is_no_program_raises_with_the_log():
 
 
 def test_compile_of_something_else_is_a_type_error():
-    with pytest.raises(TypeError, match="KernelPlan or a KernelSource"):
+    with pytest.raises(TypeError, match="KernelPlan, CastPlan or KernelSource"):
         dg.compile("sm_90a")
 
 

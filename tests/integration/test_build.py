@@ -51,9 +51,21 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """One copy of the sources in which the builds below follow each other, as in a developer's clone."""
-    return copy_sources(tmp_path_factory.mktemp("build") / "tree")
+def archive(tmp_path_factory) -> Path:
+    """The source distribution, made without compiling anything."""
+    folder = tmp_path_factory.mktemp("sdist")
+    backend = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", backend, folder, cwd=copy_sources(folder / "sources"))
+    return only(folder, "deep_gemm_jit-*.tar.gz")
+
+
+@pytest.fixture(scope="module")
+def tree(archive, tmp_path_factory) -> Path:
+    """The unpacked distribution, in which the builds below follow each other as in a developer's clone."""
+    folder = tmp_path_factory.mktemp("build")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return only(folder, "deep_gemm_jit-*")
 
 
 def wheel(source: Path, target: Path, *options: str) -> Path:
@@ -62,19 +74,22 @@ def wheel(source: Path, target: Path, *options: str) -> Path:
 
 
 @pytest.mark.long
-def test_two_isolated_builds_in_a_row_then_an_editable_one(tree, tmp_path):
-    for turn in range(2):
-        built = wheel(tree, tmp_path / f"wheel{turn}")
-        python = fresh_environment(tmp_path / f"env{turn}")
-        pip("install", "--no-deps", built, python=python)
-        run(python, "-c", USE, cwd=tmp_path)
-    # The first build's tools are gone, so its folder must not be there any more.
-    assert len(list((tree / "build").glob("cmake-*"))) == 1
+def test_sdist_holds_no_built_file(archive):
+    assert not [name for name in tarfile.open(archive).getnames() if name.endswith((".so", ".pyc", ".o"))]
+
+
+@pytest.mark.long
+def test_an_isolated_wheel_then_an_isolated_editable_installation(tree, tmp_path):
+    python = fresh_environment(tmp_path / "env")
+    pip("install", "--no-deps", wheel(tree, tmp_path / "wheel"), python=python)
+    run(python, "-c", USE, cwd=tmp_path)
 
     python = fresh_environment(tmp_path / "editable")
     pip("install", "--no-deps", "--editable", tree, python=python)
     where = run(python, "-c", f"{USE}; print(_core.__file__)", cwd=tmp_path).strip()
     assert Path(where).parent == tree / "deep_gemm_jit"
+    # The first build's tools are gone, so its folder must not be there any more.
+    assert len(list((tree / "build").glob("cmake-*"))) == 1
 
 
 @pytest.mark.long
@@ -90,19 +105,6 @@ def test_wheel_leaves_out_what_was_removed_from_the_sources(tree, tmp_path):
     assert "deep_gemm_jit/py.typed" in names
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert all(name.startswith("deep_gemm_jit") for name in names), names
-
-
-@pytest.mark.long
-def test_sdist_builds_a_wheel(tree, tmp_path):
-    backend = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
-    (tmp_path / "sdist").mkdir()
-    run(sys.executable, "-c", backend, tmp_path / "sdist", cwd=tree)
-    archive = only(tmp_path / "sdist", "deep_gemm_jit-*.tar.gz")
-    assert not [name for name in tarfile.open(archive).getnames() if name.endswith((".so", ".pyc"))]
-    built = wheel(archive, tmp_path / "wheel", "--no-build-isolation")
-    python = fresh_environment(tmp_path / "env")
-    pip("install", "--no-deps", built, python=python)
-    run(python, "-c", USE, cwd=tmp_path)
 
 
 def test_metadata_names_torch_without_pinning_it():

@@ -24,6 +24,9 @@ DGJ_DEVICE void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrie
 DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row, Where w = {}) {
     emu::store_tile(map, shared, {2, {inner, row}}, emu::Combine::kReplace, w);
 }
+DGJ_DEVICE void store_tile3(const TensorMap* map, u32 shared, i32 inner, i32 row, i32 matrix, Where w = {}) {
+    emu::store_tile(map, shared, {3, {inner, row, matrix}}, emu::Combine::kReplace, w);
+}
 DGJ_DEVICE void commit_stores(Where w = {}) { emu::commit_stores(w); }
 template <u32 kPending>
 DGJ_DEVICE void wait_stores_read(Where w = {}) {

@@ -1,0 +1,186 @@
+"""Compile ahead everything that shapes or a model can launch; torch is not imported, no GPU is needed."""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import deep_gemm_jit as dg
+from deep_gemm_jit.ahead import CASTS
+from deep_gemm_jit.cli.explain import add_problem_arguments
+from deep_gemm_jit.models import MODEL_TYPES, model_gemms
+
+# A kernel of M-grouped problems may serve any number of groups: where none is given, these are planned for.
+ANY_GROUPS = tuple(2**i for i in range(11))
+
+EPILOG = """examples:
+  warmup --device h200 --shape 4096x7168 --shape 4096x7168x32      N x K, and N x K x groups
+  warmup --device h200 --model-config DeepSeek-V3/config.json --ep 8 --max-tokens 8192
+  warmup --device h200 --problems problems.json
+      a list of objects: {"n": 4096, "k": 7168, "d_dtype": "bfloat16", "layout": "m_grouped", "groups": 32,
+      "max_rows": 8192}; n and k must be there
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--device", help="device profile or architecture; default: the GPU of this machine")
+    parser.add_argument("--shape", action="append", default=[], metavar="NxK[xG]", help="may be repeated")
+    add_problem_arguments(parser)
+    parser.add_argument("--problems", type=Path, metavar="FILE", help="JSON list of problems")
+    models = ", ".join(sorted(MODEL_TYPES))
+    parser.add_argument(
+        "--model-config", type=Path, metavar="FILE", help=f"config.json of a Hugging Face model: {models}"
+    )
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share heads and intermediate sizes")
+    parser.add_argument("--ep", type=int, default=1, help="ranks that share the experts")
+    parser.add_argument("--max-tokens", type=int, help="of a batch on a rank of --model-config; default: any")
+    parser.add_argument("--max-rows", type=int, help="rows of A for --shape and --problems; default: any")
+    parser.add_argument(
+        "--casts", choices=CASTS, default="operands", help="quantisation kernels (default: %(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, help="threads that compile; default: one for each CPU")
+    parser.add_argument("--rank", type=int, default=0, help="of --world-size processes, which share the work")
+    parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--load", action="store_true", help="also load the kernels into the GPU, as a check")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the kernels; exit code 1 if one is missing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    problems, limits = work_of(args)
+    if not problems and args.casts != "all":
+        raise ValueError("nothing to do: pass --shape, --problems, --model-config or --casts all")
+    if args.dry_run:
+        if args.device is None:
+            raise ValueError("--dry-run needs --device")
+        report = dg.plan_report(problems, args.device, limits, args.casts)
+        sys.stdout.write(f"{report}\n")
+        return 1 if report.missing else 0
+    with Progress(sys.stderr) as progress:
+        done = dg.warmup(
+            problems,
+            args.device,
+            limits,
+            jobs=args.jobs,
+            rank=args.rank,
+            world_size=args.world_size,
+            progress=progress,
+            load=args.load,
+            casts=args.casts,
+        )
+    root = dg._core.cache_root()
+    where = (
+        f"cache {root}" if root else "nothing is kept: DGJ_CACHE_DIR is empty, or no folder can be written"
+    )
+    sys.stdout.write(f"{done}\n{where}\n")
+    return 0 if root else 1
+
+
+def work_of(args: argparse.Namespace) -> tuple[list[dg.GemmProblem], list[int | None]]:
+    """Problems, and the rows of A that each can get."""
+    found: list[tuple[dg.GemmProblem, int | None]] = []
+    for text in args.shape:
+        found += [(problem, args.max_rows) for problem in problems_of_shape(text, args)]
+    if args.problems is not None:
+        found += problems_of_file(args.problems, args.max_rows)
+    if args.model_config is not None:
+        gemms = model_gemms(
+            read_json(args.model_config),
+            tp=args.tp,
+            ep=args.ep,
+            max_tokens=args.max_tokens,
+            d_dtype=args.d_dtype,
+            batch_invariant=args.batch_invariant,
+        )
+        found += [(gemm.problem, gemm.max_rows) for gemm in gemms]
+    return [problem for problem, _ in found], [rows for _, rows in found]
+
+
+def problems_of_shape(text: str, args: argparse.Namespace) -> list[dg.GemmProblem]:
+    if not re.fullmatch(r"\d+x\d+(x\d+)?", text):
+        raise ValueError(f"--shape is '{text}'; it must be NxK or NxKxG, such as 4096x7168 or 4096x7168x32")
+    n, k, *groups = (int(part) for part in text.split("x"))
+    layout = args.layout or ("m_grouped" if groups else "dense")
+    if layout == "m_grouped" and not groups:
+        groups = ANY_GROUPS
+    return [
+        dg.GemmProblem(
+            n=n,
+            k=k,
+            d_dtype=args.d_dtype,
+            layout=layout,
+            groups=count,
+            batch_invariant=args.batch_invariant,
+        )
+        for count in groups or (1,)
+    ]
+
+
+def problems_of_file(path: Path, max_rows: int | None) -> list[tuple[dg.GemmProblem, int | None]]:
+    rows = read_json(path)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path}: it must be a list of objects with n, k and what else makes a GemmProblem")
+    found = []
+    for number, row in enumerate(rows):
+        limit = row.get("max_rows", max_rows)
+        if not (limit is None or isinstance(limit, int)):
+            raise ValueError(f"{path}: max_rows of problem {number} is {limit!r}; it must be a whole number")
+        try:
+            problem = dg.GemmProblem(**{key: value for key, value in row.items() if key != "max_rows"})
+        except TypeError:
+            raise ValueError(
+                f"{path}: problem {number} is {row}; it must have n and k, and may have d_dtype, layout, "
+                "groups, recipe, batch_invariant and max_rows"
+            ) from None
+        found.append((problem, limit))
+    return found
+
+
+def read_json(path: Path):
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no JSON file that can be read: {error}") from None
+
+
+class Progress:
+    """A bar with the time that is left on a terminal; elsewhere a line for each kernel that was compiled."""
+
+    WIDTH = 30
+
+    def __init__(self, stream):
+        self._stream = stream
+        self._terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._start = time.monotonic()
+        self._compiled = 0
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def __call__(self, step: dg.WarmupStep) -> None:
+        self._compiled += step.origin == "compiled"
+        if self._terminal:
+            self._stream.write(f"\r\x1b[K{self.bar(step, time.monotonic() - self._start)}")
+        elif step.origin == "compiled":
+            self._stream.write(f"{step.done}/{step.total}  {step.milliseconds:6.0f} ms  {step.kernel}\n")
+        else:
+            return
+        self._stream.flush()
+
+    def bar(self, step: dg.WarmupStep, seconds: float) -> str:
+        filled = self.WIDTH * step.done // step.total
+        left = seconds / step.done * (step.total - step.done)
+        return (
+            f"[{'#' * filled}{'.' * (self.WIDTH - filled)}] {step.done}/{step.total} kernels, "
+            f"{self._compiled} compiled, about {left:.0f} s left"
+        )
