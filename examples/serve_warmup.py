@@ -9,8 +9,6 @@ Needs no torch. DGJ_JIT=forbid afterwards makes a forgotten kernel an error and 
 """
 
 import argparse
-import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import deep_gemm_jit as dg
 
@@ -34,41 +32,28 @@ def gpu_profile() -> str | None:
         return None
 
 
+def show(step: dg.WarmupStep) -> None:
+    print(f"\r{step.done}/{step.total} kernels, the last {step.origin}", end="", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="h200", help="profile to compile for where there is no GPU")
     parser.add_argument("--max-rows", type=int, default=8192, help="most tokens in a batch")
     parser.add_argument("--shapes", default=SHAPES, help="NxK or NxKxEXPERTS, separated by commas")
-    parser.add_argument("--threads", type=int, default=8)
     args = parser.parse_args()
     problems = [problem_of(*map(int, shape.split("x"))) for shape in args.shapes.split(",")]
     gpu = gpu_profile()
-    profile = gpu or args.device
-    every = [plan for problem in problems for plan in dg.all_plans(problem, profile, args.max_rows)]
-    plans = list(dict.fromkeys(every))
-    print(f"{len(problems)} weight shapes, up to {args.max_rows} rows on {profile}: {len(plans)} kernels")
+    print(f"{len(problems)} weight shapes, up to {args.max_rows} rows on {gpu or args.device}")
     print(f"kernel cache: {dg._core.cache_root() or 'memory only'}")
+    report = dg.warmup(problems, gpu or args.device, args.max_rows, progress=show, load=gpu is not None)
+    print(f"\n{report}")
 
-    begin, origins = time.perf_counter(), {"compiled": 0, "disk": 0, "memory": 0}
-    with ThreadPoolExecutor(args.threads) as pool:
-        running = [pool.submit(dg.compile, plan) for plan in plans]
-        for done, future in enumerate(as_completed(running), 1):
-            origins[future.result().origin] += 1
-            seconds = time.perf_counter() - begin
-            print(f"\r{done}/{len(plans)} kernels, {seconds:.1f} s", end="", flush=True)
-    print("".join(f", {count} from {origin}" for origin, count in origins.items() if count))
-    if gpu:
-        loaded = dg.warmup(problems, max_rows=args.max_rows, threads=args.threads)
-        print(f"{loaded} kernels loaded on the GPU after {time.perf_counter() - begin:.1f} s")
-
-    # What a restart of the server pays.
-    begin = time.perf_counter()
+    # What a restart of the server finds.
     if dg._core.cache_root():
         dg._core.forget_memory_cache()
-    again = [dg.compile(plan).origin for plan in plans]
-    print(f"a second start finds all of them in {time.perf_counter() - begin:.2f} s")
-    missing = again.count("compiled")
-    print(f"kernels missing from the cache: {missing}")
+    missing = dg.plan_report(problems, gpu or args.device, args.max_rows).missing
+    print(f"kernels missing from the cache: {len(missing)}")
     return 1 if missing else 0
 
 
