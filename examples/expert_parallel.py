@@ -59,7 +59,7 @@ class ExpertParallelMoe:
         starts, total = padded.cumsum(0) - padded, int(padded.sum())
         rows, ends = starts[expert] + rank, (starts + counts).int()
         # No early return for an idle rank: a GEMM with no rows is legal.
-        grouped = scatter_rows(a, rows, a.new_empty(total, layer.hidden))
+        grouped = scatter_rows(a, rows, total)
         scales = sfa.new_empty(total, sfa.shape[1])
         scales[rows] = sfa
         options = dict(dtype=torch.bfloat16, device=a.device)

@@ -72,10 +72,14 @@ def rank_in_expert(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch
     return (before * chosen).sum(-1), chosen.sum(0)
 
 
-def scatter_rows(values: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """out[rows] = values for FP8 rows, which torch moves as bytes."""
-    out.view(torch.uint8)[rows] = values.view(torch.uint8)
-    return out
+def scatter_rows(values: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return FP8 [count, width] whose `rows` are `values` (FP8 or their bytes); the others are not written.
+
+    The buffer is one of bytes from the start: torch.compile's code cannot store bytes into an FP8 one.
+    """
+    out = torch.empty(count, values.shape[1], dtype=torch.uint8, device=values.device)
+    out[rows] = values.view(torch.uint8)
+    return out.view(torch.float8_e4m3fn)
 
 
 def difference(out: torch.Tensor, reference: torch.Tensor) -> float:

@@ -53,7 +53,7 @@ class SglangMoe:
 
         q, sf = layer.quantise(x)
         token = torch.arange(choices, device=x.device) // topk
-        a = scatter_rows(q.view(torch.uint8)[token], rows, q.new_empty(all_rows + 1, layer.hidden))[:-1]
+        a = scatter_rows(q.view(torch.uint8)[token], rows, all_rows + 1)[:-1]
         sfa = sf.new_empty(all_rows + 1, sf.shape[1])
         sfa[rows] = sf[token]
         sfa, m_indices = sfa[:-1], m_indices[:-1]
@@ -80,9 +80,7 @@ class SglangMoe:
 
         q, sf = layer.quantise(x)
         token = torch.arange(tokens * topk, device=x.device) // topk
-        a = scatter_rows(
-            q.view(torch.uint8)[token], rows, q.new_empty(layer.count * most + 1, layer.hidden)
-        )[:-1]
+        a = scatter_rows(q.view(torch.uint8)[token], rows, layer.count * most + 1)[:-1]
         sfa = sf.new_empty(layer.count * most + 1, sf.shape[1])
         sfa[rows] = sf[token]
         sfa = dg.get_mn_major_tma_aligned_tensor(sfa[:-1].view(layer.count, most, -1))

@@ -54,7 +54,7 @@ class SortedExperts(torch.nn.Module):
         layout[rows] = sorted_ids.int()
 
         q, sf = layer.quantise(x[order // topk])
-        a = scatter_rows(q, rows, q.new_empty(most, layer.hidden))
+        a = scatter_rows(q, rows, most)
         sfa = sf.new_empty(most, sf.shape[1])
         sfa[rows] = sf
         gate_up = x.new_empty(most, layer.w13.shape[1])

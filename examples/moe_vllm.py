@@ -38,7 +38,7 @@ class VllmMoe:
         q, sf = layer.quantise(x)
         token = torch.arange(tokens * topk, device=x.device) // topk
         # Rows in gaps are never written, here and below: no valid row sees what they hold.
-        a = scatter_rows(q.view(torch.uint8)[token], rows, q.new_empty(rows_at_most, layer.hidden))
+        a = scatter_rows(q.view(torch.uint8)[token], rows, rows_at_most)
         sfa = sf.new_empty(rows_at_most, sf.shape[1])
         sfa[rows] = sf[token]
 
@@ -46,9 +46,7 @@ class VllmMoe:
         dg.set_mk_alignment_for_contiguous_layout(alignment)
         try:
             gate_up = x.new_empty(rows_at_most, layer.w13.shape[1])
-            dg.m_grouped_fp8_gemm_nt_contiguous(
-                (a, sfa), layer.fp8_w13, gate_up, ends, use_psum_layout=True
-            )
+            dg.m_grouped_fp8_gemm_nt_contiguous((a, sfa), layer.fp8_w13, gate_up, ends, use_psum_layout=True)
             activated = layer.quantise(silu_and_mul(gate_up))
             d = x.new_empty(rows_at_most, layer.hidden)
             dg.m_grouped_fp8_gemm_nt_contiguous(activated, layer.fp8_w2, d, ends, use_psum_layout=True)
@@ -64,7 +62,7 @@ class VllmMoe:
         rows, counts = flat * most + rank, counts.int()
         q, sf = layer.quantise(x)
         token = torch.arange(tokens * topk, device=x.device) // topk
-        a = scatter_rows(q.view(torch.uint8)[token], rows, q.new_empty(layer.count * most, layer.hidden))
+        a = scatter_rows(q.view(torch.uint8)[token], rows, layer.count * most)
         sfa = sf.new_empty(layer.count * most, sf.shape[1])
         sfa[rows] = sf[token]
         a, sfa = a.view(layer.count, most, -1), sfa.view(layer.count, most, -1)
