@@ -91,7 +91,6 @@ def worker(rank: int, args: argparse.Namespace, port: int, errors) -> None:
     ids, weights = route(tokens, EXPERTS, TOPK, device, args.skew)
     out = ExpertParallelMoe(whole.shard(rank * count, count))(x, ids, weights)
     errors[rank] = difference(out, whole.reference(x, ids, weights))
-    print(f"rank {rank} on {device}: {tokens} tokens, difference {errors[rank]:.1e}", flush=True)
     dist.destroy_process_group()
 
 
@@ -107,6 +106,8 @@ def main() -> int:
         port = free.getsockname()[1]
     errors = torch.full((args.world,), float("nan")).share_memory_()
     torch.multiprocessing.spawn(worker, (args, port, errors), nprocs=args.world)
+    for rank, error in enumerate(errors.tolist()):
+        print(f"rank {rank}: difference {error:.1e}")
     worst = errors.max().item()
     print(f"largest difference from the unquantised layer: {worst:.1e} (allowed {LIMIT:.0e})")
     return 0 if worst < LIMIT else 1

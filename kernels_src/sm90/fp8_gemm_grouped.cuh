@@ -157,13 +157,6 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
             if (few) {
                 load_scales<kFewRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
-                // The last stage may hold a K block that does not exist: zeros, which need finite scales.
-                if constexpr (kKBlocks % kFewBlocks != 0)
-                    if (count % kFewBlocks != 0) {
-                        plain |= slot;
-                        for (u32 r = lane; r < kFewRows; r += 32)
-                            ptx::copy_async4(to + count * kScalePitch + r * 4, args.sfa, false);
-                    }
             } else {
                 load_scales<kTileRows, true>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
@@ -320,7 +313,9 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
             ptx::wgmma_wait<0>();
             ptx::pin_registers(partial[1]);
             if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
-            promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + 4));
+            // A block past K has no scales, and adding its zeros would turn -0 into +0.
+            if (kKBlocks % kFewBlocks == 0 || kb + 1 < kKBlocks)
+                promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + 4));
             scales += kFewBlocks * kScalePitch;
             sfb += kFewBlocks * 4;
             rings.tiles.advance();
@@ -425,7 +420,7 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
         }
         if (live) continue;
         for (u32 n = lane * 8; n < kN; n += 256) {
-            const u64 to = d_row(args, 0, row) + n * Out::kBytes;
+            const u64 to = d_row(args, 0, row) + (u64)n * Out::kBytes;
             ptx::store_global_word4((void*)to, {0, 0, 0, 0});
             if constexpr (Out::kBytes == 4) ptx::store_global_word4((void*)(to + 16), {0, 0, 0, 0});
         }

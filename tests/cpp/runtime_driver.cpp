@@ -473,8 +473,7 @@ void batch_invariant_from_environment() {  // the variables are set by the test
 void batch_invariant_off() { CHECK(!runtime::get_batch_invariant()); }
 
 void generic_launch() {
-    CHECK(has(error_of(ErrorKind::kValue, [] { runtime::repeat_last_launch_ns(1); }),
-              "call fp8_gemm_nt first"));
+    CHECK(has(error_of(ErrorKind::kValue, [] { runtime::repeat_last_launch_ns(1); }), "call one first"));
     const KernelPlan p = plan_of(make_call(64));
     const runtime::LoadedKernel kernel = runtime::load_kernel(emit(p), "test", 1, 1000);
     CUtensorMap map{};

@@ -10,8 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deep_gemm_jit as dg
-from deep_gemm_jit import _core
+from deep_gemm_jit import _core, ops
 
+ops.register()  # done at import, unless another test imported the package before torch
 OP = torch.ops.deep_gemm_jit.fp8_gemm_nt.default
 M, N, K = 5, 24, 272
 

@@ -35,6 +35,7 @@ def test_every_example_is_listed_and_short():
 @pytest.mark.parametrize(("name", "options"), [(name, run) for name, runs in RUNS.items() for run in runs])
 def test_example(name, options, tmp_path):
     environment = os.environ | {"DGJ_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONSAFEPATH", None)  # users don't set it: an example finds the module beside it
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *options.split()],
         capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300,
