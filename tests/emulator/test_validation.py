@@ -44,6 +44,30 @@ def test_the_gpu_gave_the_same_bits(path):
     assert not wrong, "\n".join(f"{name}: {v.kind}: {v.remark}" for name, v in wrong.items())
 
 
+def verdict(name: str, known: dict, ours: bytes | str) -> str:
+    case = CASES[name]
+    return run.compare_case(case, {"digest": case.digest(), **known}, ours).kind
+
+
+def test_a_disagreement_about_what_is_refused_is_seen():
+    stops = {"error": f"cuCtxSynchronize {run.ILLEGAL_INSTRUCTION}"}
+    runs = {"sha": run.sha(b"bytes")}
+    misaligned, narrow, legal = "load edge unaligned", "load swizzle 128 width 64", "load edge left"
+    fault = CASES[misaligned].refused
+    assert verdict(misaligned, stops, fault) == "refused"
+    assert verdict(misaligned, runs, fault) == "differs"  # the GPU runs it
+    assert verdict(misaligned, stops, b"bytes") == "differs"  # the emulator does
+    assert verdict(misaligned, stops, "deadlock") == "differs"
+    assert verdict(misaligned, {"error": "nothing for 10 s"}, fault) == "failed"
+    assert verdict(narrow, runs, CASES[narrow].refused) == "not modelled"
+    assert verdict(narrow, stops, CASES[narrow].refused) == "failed"
+    assert verdict(legal, runs, b"bytes") == "equal"
+    assert verdict(legal, runs, b"other") == "differs"
+    assert verdict(legal, runs, fault) == "differs"
+    assert verdict(legal, stops, b"bytes") == "failed"
+    assert verdict(legal, {**runs, "digest": "of another case"}, b"bytes") == "stale"
+
+
 def test_the_document_says_how_far_cut_sums_are_from_exact_ones():
     sums = [case for case in CASES.values() if case.rounding is not None]
     apart = max(rounding.worst(case.rounding, emulated.run(case)) for case in sums)
