@@ -99,7 +99,11 @@ def extent(tensor: torch.Tensor, writable: bool) -> Buffer:
     return Buffer(tensor.data_ptr(), (last + 1) * tensor.element_size() if tensor.numel() else 0, writable, 0)
 
 
-def run(entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, seed, what) -> Statistics:
+def run(
+    entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, seed, what, cut_sums=False
+) -> Statistics:
+    """cut_sums: those of the tensor core are cut as the hardware does, else exact and rounded once: so the
+    bounds of tests can be those of FP32."""
     pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(p) for p in parameters))
     message = ctypes.create_string_buffer(1 << 16)
     statistics = (ctypes.c_uint64 * 2)()
@@ -111,6 +115,7 @@ def run(entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, s
         ctypes.c_uint32(cluster),
         ctypes.c_uint32(shared_bytes),
         ctypes.c_uint64(seed),
+        ctypes.c_uint32(cut_sums),
         (Buffer * len(buffers))(*buffers),
         ctypes.c_uint32(len(buffers)),
         message,

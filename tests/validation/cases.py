@@ -47,6 +47,8 @@ class Case:
     shared_bytes: int = 48 * 1024
     headers: tuple[tuple[str, str], ...] = ()  # generated ones
     rounding: "Rounding | None" = field(default=None, compare=False)  # None: every bit must agree
+    refused: str = field(default="", compare=False)  # in the emulator's fault; empty: the case runs
+    gpu_refuses: bool = field(default=False, compare=False)  # a refused case: as an illegal instruction
     product: tuple = field(
         default=(), compare=False
     )  # rows of A, rows of B, elements of K: what D is made of
@@ -107,6 +109,17 @@ def header_closure(text: str, generated: dict[str, str], read) -> dict[str, str]
 # ---- tiled copies ----------------------------------------------------------------------------------------
 
 
+def refusal(spec: MapSpec, at, stores: bool) -> dict:
+    """What is expected of a tiled copy that Hopper does not run, or not as the emulator does."""
+    if at[0] * BYTES[spec.kind] % 16 != 0:
+        return {"refused": "is not a multiple of 16: an illegal instruction", "gpu_refuses": True}
+    if stores and min(at) < 0:
+        return {"refused": "is negative, which only loads may be: an illegal", "gpu_refuses": True}
+    if spec.box[0] * BYTES[spec.kind] < spec.swizzle:
+        return {"refused": f"with a swizzle of {spec.swizzle} is not modelled"}
+    return {}
+
+
 def load(name, spec: MapSpec, at, *, offset=0) -> Case:
     size = max(spec.offset + sum(p * e for p, e in zip(spec.pitches, spec.extents[1:], strict=True)), 0)
     size += spec.extents[0] * BYTES[spec.kind] + 256
@@ -118,6 +131,7 @@ def load(name, spec: MapSpec, at, *, offset=0) -> Case:
         (*at, *(0,) * (5 - len(at)), spec.box_bytes, offset),
         x=noise(name, size),
         maps=(spec, None),
+        **refusal(spec, at, stores=False),
     )
 
 
@@ -138,6 +152,7 @@ def store(name, spec: MapSpec, at, *, reduce=0) -> Case:
         (*at, *(0,) * (5 - len(at)), spec.box_bytes),
         data=data,
         maps=(replace(spec, buffer="out"), None),
+        **refusal(spec, at, stores=True),
     )
 
 
@@ -165,6 +180,10 @@ EDGES = {
     "outside below": (0, 20),
     "far outside": (-2000000000, 2000000000),
     "unaligned": (37, 6),
+    "left, whole chunks": (-16, 0),
+    "right, whole chunks": (80, 0),
+    "opposite corner, whole chunks": (192, 19),
+    "outside right, whole chunks": (208, 0),
 }
 
 
@@ -185,7 +204,9 @@ def tile_cases() -> list[Case]:
     for kind in (F16, F32, BF16, U32):
         size = BYTES[kind]
         spec = MapSpec((100, 20), (512,), (128 // size, 8), kind)
-        for where, at in (("left", (-5, 1)), ("right", (100 - 64 // size // 2, 15))):
+        places = {"left": (-5, 1), "right": (100 - 64 // size // 2, 15)}
+        places |= {"left, whole chunks": (-16 // size, 1), "right, whole chunks": (80 // size, 15)}
+        for where, at in places.items():
             cases.append(load(f"{size}-byte elements {kind} {where}", spec, at))
             cases.append(store(f"{size}-byte elements {kind} {where}", spec, at))
     # Three dimensions: rows that end inside a group, groups that do not exist.
@@ -204,18 +225,26 @@ def tile_cases() -> list[Case]:
     cases.append(
         load("3-D box of groups", MapSpec((200, 20, 5), (256, 6144), (64, 4, 3), swizzle=64), (32, 18, 3))
     )
-    cases.append(load("1-D", MapSpec((1000,), (), (128,), swizzle=0), (936,)))
-    cases.append(store("1-D", MapSpec((1000,), (), (128,), swizzle=0), (936,)))
+    for name, first in (("1-D", 936), ("1-D, whole chunks", 928)):
+        cases.append(load(name, MapSpec((1000,), (), (128,), swizzle=0), (first,)))
+        cases.append(store(name, MapSpec((1000,), (), (128,), swizzle=0), (first,)))
     four = MapSpec((96, 6, 5, 4), (96, 576, 2880), (32, 3, 2, 2), swizzle=32)
     cases.append(load("4-D", four, (80, 4, 3, 2)))
     cases.append(store("4-D", four, (80, 4, -1, 3)))
+    cases.append(store("4-D, whole chunks", four, (80, 4, 4, 3)))
     five = MapSpec((64, 4, 3, 3, 3), (64, 256, 768, 2304), (16, 2, 2, 2, 2), F16, swizzle=32)
     five = replace(five, extents=(32, 4, 3, 3, 3))
     cases.append(load("5-D", five, (20, 3, 1, 2, -1)))
     cases.append(store("5-D", five, (20, 3, 1, 2, -1)))
+    cases.append(load("5-D, whole chunks", five, (24, 3, 1, 2, -1)))
+    cases.append(store("5-D, whole chunks", five, (24, 3, 1, 2, 2)))
     for kind in (U32, F32, F16, BF16):
         spec = MapSpec((100, 20), (512,), (128 // BYTES[kind], 8), kind)
         cases.append(store(f"add {kind}", spec, (100 - 64 // BYTES[kind], 15), reduce=1))
+        if BYTES[kind] == 2:  # rows that end at a whole chunk, and within one
+            cases.append(store(f"add {kind}, whole chunks", spec, (64, 15), reduce=1))
+            to_a_chunk = replace(spec, extents=(104, 20))
+            cases.append(store(f"add {kind} to a row of whole chunks", to_a_chunk, (72, 15), reduce=1))
     return cases
 
 

@@ -2,7 +2,8 @@
 
     run.py --gpu --out FILE               on a machine with a Hopper GPU: results to FILE
     run.py --compare FILE                 anywhere: runs the emulator, prints what differs and a table
-    run.py --compare FILE --keep FILE     also writes the results without the bytes of what was equal
+    run.py --compare FILE --keep FILE     also writes the results without bytes that nothing needs
+    run.py --compare FILE FILE            of a case in both, the later one's result counts
 
 The package must be installed (it compiles the kernels with its NVRTC); the GPU half needs no compiler and no
 torch on the device. `--only TEXT` takes the cases whose name contains it.
@@ -12,6 +13,7 @@ import argparse
 import base64
 import concurrent.futures
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -92,14 +94,18 @@ class Worker:
         return self.process.communicate()[1].strip().splitlines()[-1:] or "no message"
 
 
+def failure(case: cases.Case, why: str) -> dict:
+    return {"digest": case.digest(), "error": why}
+
+
 def run_on_gpu(chosen: list[cases.Case], save) -> dict:
     """Saves what there is before each new process, so that a time limit does not cost the cases before."""
     cubins = compile_all(chosen)
-    results = {c.name: {"error": cubins[c.text]} for c in chosen if isinstance(cubins[c.text], str)}
+    results = {c.name: failure(c, cubins[c.text]) for c in chosen if isinstance(cubins[c.text], str)}
     jobs = [(c.name, c, cubins[c.text]) for c in chosen if c.name not in results]
-    device = ""
+    device, date = "", datetime.date.today().isoformat()
     while jobs:
-        save({"device": device, "cases": results})
+        save({"device": device, "date": date, "cases": results})
         worker = Worker(jobs)
         first = worker.line(FIRST_ANSWER_S)
         if not (first or "").startswith("device "):
@@ -112,30 +118,42 @@ def run_on_gpu(chosen: list[cases.Case], save) -> dict:
                 out = bytes.fromhex(answer[5:])
                 results[name] = {"digest": case.digest(), "sha": sha(out), "out": pack(out)}
             else:  # it failed or hangs, and the context with it: the rest in a new process
-                results[name] = {"error": f"{answer or 'the process ended'}: {worker.end()}"}
+                results[name] = failure(case, f"{answer or 'the process ended'}: {worker.end()}")
                 break
         worker.end()
-    save({"device": device, "cases": results})
-    return {"device": device, "cases": results}
+    save({"device": device, "date": date, "cases": results})
+    return {"device": device, "date": date, "cases": results}
 
 
 # ---- comparison ------------------------------------------------------------------------------------------
 
 
+# refused: by both; not modelled: by the emulator alone, which says so.
+AGREED = ("equal", "measured", "refused", "not modelled", "not run")
+ILLEGAL_INSTRUCTION = "gave error 715"
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    kind: str  # "equal", "measured", "differs", "stale", "failed" or "missing"
+    kind: str  # of AGREED, or "differs", "stale" or "failed"
     remark: str = ""
     apart: float = 0.0  # of what is measured: units of rounding.py
 
 
-def compare_case(case: cases.Case, known: dict | None, ours: bytes) -> Verdict:
+def compare_case(case: cases.Case, known: dict | None, ours: bytes | str) -> Verdict:
+    """ours: the emulator's bytes, or its fault."""
+    fault = ours if isinstance(ours, str) else ""
+    if bool(fault) != bool(case.refused) or case.refused not in fault:
+        return Verdict("differs", f"the emulator should say {case.refused!r} and says {fault!r}")
     if known is None:
-        return Verdict("missing", "not in the results")
-    if "error" in known:
-        return Verdict("failed", known["error"])
+        return Verdict("not run")
     if known["digest"] != case.digest():
         return Verdict("stale", "the case has changed since the GPU ran it")
+    if "error" in known:
+        agreed = case.gpu_refuses and ILLEGAL_INSTRUCTION in known["error"]
+        return Verdict("refused" if agreed else "failed", known["error"])
+    if case.refused:
+        return Verdict("differs" if case.gpu_refuses else "not modelled", "the GPU runs it")
     if known["sha"] == sha(ours):
         return Verdict("equal")
     if "out" not in known:
@@ -157,19 +175,30 @@ def compare(chosen: list[cases.Case], results: dict, seed: int = 0) -> dict[str,
     from validation import emulated
 
     known = results["cases"]
-    return {c.name: compare_case(c, known.get(c.name), emulated.run(c, seed)) for c in chosen}
+    return {c.name: compare_case(c, known.get(c.name), emulated.outcome(c, seed)) for c in chosen}
+
+
+def merged(files: list[Path]) -> dict:
+    results = {}
+    for part in (json.loads(file.read_text()) for file in files):
+        results = {**results, **part, "cases": {**results.get("cases", {}), **part["cases"]}}
+    return results
+
+
+def title(results: dict) -> str:
+    return f"{results['device']}, {results['date']}"
 
 
 def without_equal(results: dict, found: dict[str, Verdict]) -> dict:
-    """What a repository keeps: digests, and the bytes only of what is not equal."""
+    """What a repository keeps: digests, and the bytes only of what is compared with them."""
     kept = {}
     for name, verdict in found.items():
         known = dict(results["cases"].get(name, {}))
-        if verdict.kind == "equal":
+        if verdict.kind in ("equal", "not modelled"):
             known.pop("out", None)
         if known:
             kept[name] = known
-    return {"device": results["device"], "cases": kept}
+    return {"device": results["device"], "date": results["date"], "cases": kept}
 
 
 def table(found: dict[str, Verdict] | None, device: str = "a GPU") -> str:
@@ -191,8 +220,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", action="store_true", help="run on the GPU")
     parser.add_argument("--out", type=Path, help="where the GPU's results go")
-    parser.add_argument("--compare", type=Path, help="results to compare the emulator with")
-    parser.add_argument("--keep", type=Path, help="write the results without the bytes of what was equal")
+    parser.add_argument("--compare", type=Path, nargs="+", help="results to compare the emulator with")
+    parser.add_argument("--keep", type=Path, help="write the results without bytes that nothing needs")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--seed", type=int, default=0, help="the emulator's timing")
     options = parser.parse_args()
@@ -200,26 +229,27 @@ def main() -> int:
     if options.gpu:
         out = options.out or Path("validation.json")
         results = run_on_gpu(chosen, lambda so_far: out.write_text(json.dumps(so_far, indent=0)))
-        failed = {n: r["error"] for n, r in results["cases"].items() if "error" in r}
+        expected = {c.name for c in chosen if c.gpu_refuses}
+        failed = {n: r["error"] for n, r in results["cases"].items() if "error" in r and n not in expected}
         print(f"{results['device']}: {len(chosen) - len(failed)} of {len(chosen)} cases ran")
         for name, error in failed.items():
             print(f"  {name}: {error}")
         return 1 if failed else 0
     if not options.compare:
         parser.error("--gpu --out FILE, or --compare FILE")
-    results = json.loads(options.compare.read_text())
+    results = merged(options.compare)
     found = compare(chosen, results, options.seed)
     for name, verdict in found.items():
-        if verdict.kind != "equal":
-            print(f"{verdict.kind:8} {name}: {verdict.remark}")
+        if verdict.kind not in ("equal", "refused"):
+            print(f"{verdict.kind}: {name} {verdict.remark}")
     kinds = [v.kind for v in found.values()]
     counts = {kind: kinds.count(kind) for kind in kinds}
-    print(f"{results['device']}: {', '.join(f'{v} {k}' for k, v in sorted(counts.items()))}")
+    print(f"{title(results)}: {', '.join(f'{v} {k}' for k, v in sorted(counts.items()))}")
     if not options.only:
-        print(table(found, results["device"]))
+        print(table(found, title(results)))
     if options.keep:
         options.keep.write_text(json.dumps(without_equal(results, found), indent=0) + "\n")
-    return 0 if set(counts) <= {"equal", "measured"} else 1
+    return 0 if set(counts) <= set(AGREED) else 1
 
 
 if __name__ == "__main__":

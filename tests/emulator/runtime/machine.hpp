@@ -153,6 +153,7 @@ struct LaunchArguments {
     void** parameters;
     u32 blocks, threads, cluster, shared_bytes;
     u64 seed;
+    bool cut_sums;  // of the tensor core, as the hardware does; else they are exact and rounded once
 };
 
 // A rule was broken; what() says which, where and by whom. Thrown on the scheduler's stack only.

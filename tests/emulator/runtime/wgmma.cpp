@@ -121,14 +121,37 @@ void read_registers(const Product& p, u32 row, float (&to)[kMaxStep]) {
     }
 }
 
-// Products are exact in double, and so are their sums but for the widest ranges; the sum is rounded once. The
-// hardware rounds otherwise (it cuts the addends to a common exponent); docs/emulator.md bounds the
-// difference.
-u32 add_products(bool integers, u32 before, const float* a, const float* b, u32 count) {
+constexpr int kLowestExponent = -126;
+
+// v without what lies more than 13 bits below an exponent.
+double cut(double v, int exponent) {
+    const double unit = std::ldexp(1.0, std::max(exponent, kLowestExponent) - 13);
+    return std::trunc(v / unit) * unit;
+}
+
+// As Hopper sums e4m3 (tests/validation): the 32 products and the sum so far are cut at the largest exponent,
+// a product's being the sum of its factors'; their sum is cut at its own.
+float add_cut(float before, const float* a, const float* b, u32 count) {
+    int largest = before != 0 ? std::ilogb(before) : kLowestExponent;
+    for (u32 k = 0; k < count; k++)
+        if (a[k] != 0 && b[k] != 0) largest = std::max(largest, std::ilogb(a[k]) + std::ilogb(b[k]));
+    double sum = 0;
+    sum += cut(before, largest);
+    for (u32 k = 0; k < count; k++) sum += cut(static_cast<double>(a[k]) * b[k], largest);
+    return sum == 0 ? 0.0f : static_cast<float>(cut(sum, std::ilogb(sum)));
+}
+
+// Products are exact in double, and so are their sums but for the widest ranges; unless the launch asks for
+// sums that are cut, the sum is rounded once. docs/emulator.md bounds the difference.
+u32 add_products(const Wgmma& form, u32 before, const float* a, const float* b, u32 count) {
     double sum = 0;
     for (u32 k = 0; k < count; k++) sum += static_cast<double>(a[k]) * b[k];
-    if (integers) return before + static_cast<u32>(static_cast<std::int64_t>(sum));
-    const float total = static_cast<float>(static_cast<double>(std::bit_cast<float>(before)) + sum);
+    if (is_integer(form.a)) return before + static_cast<u32>(static_cast<std::int64_t>(sum));
+    const float start = std::bit_cast<float>(before);
+    float total = static_cast<float>(static_cast<double>(start) + sum);
+    const bool e4m3 = form.a == MatrixType::kE4M3 && form.b == MatrixType::kE4M3;
+    if (machine().launch.cut_sums && e4m3 && std::isfinite(start) && std::isfinite(sum))
+        total = add_cut(start, a, b, count);
     return total != total ? kNan : std::bit_cast<u32>(total);
 }
 
@@ -157,7 +180,7 @@ void compute(Warp& warp, Product& p) {
         read_row(block, b, form.b, column, other);
         for (u32 r = 0; r < 16; r++) {
             u32& to = p.sums[r * form.n + column];
-            to = add_products(is_integer(form.a), to, rows[r], other, count);
+            to = add_products(form, to, rows[r], other, count);
         }
     }
     p.done = true;
