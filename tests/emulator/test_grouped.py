@@ -90,6 +90,18 @@ def test_groups_out_of_range_are_clamped():
         grouped.check(p)
 
 
+def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
+    p = grouped.make(OFFSETS, (3, 40), 8, 128)  # one K block, where a stage for few rows holds two
+    for operand, value in ((p.a, -0.5), (p.b, 0.5)):
+        operand.copy_(torch.zeros(operand.shape))
+        operand[..., 0] = value
+    p.sfa.fill_(2.0**-74)
+    p.sfb.fill_(2.0**-75)
+    grouped.run(p, seed=2)
+    live = p.d[p.owner >= 0].contiguous().view(torch.int16)
+    assert bool((live == -(1 << 15)).all()), "-2^-151 rounds to -0"
+
+
 KERNEL, TABLE = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh"
 FAULTS = {
     "a warp's index is asked for by one lane alone": (
