@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from model_configs import DEEPSEEK_V3
@@ -14,7 +13,7 @@ from deep_gemm_jit.models import model_gemms
 
 pytestmark = pytest.mark.long
 
-# The limit is 60 s on two CPUs that do nothing else: 120 s of CPU time, which other work does not change.
+# The limits are 60 s on two CPUs that do nothing else, and 1 s for a start with everything in the cache.
 MOST_CPU_SECONDS = 120
 MOST_SECONDS_WHEN_WARM = 1.0
 
@@ -36,20 +35,24 @@ def finish(process: subprocess.Popen) -> int:
     return int(out.split("are ready: ")[1].split()[0])
 
 
+def children_seconds() -> float:
+    """CPU time of the processes that have ended: what else the machine does changes it little."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def test_deepseek_v3_by_eight_processes_then_from_the_cache(tmp_path):
     gemms = model_gemms(DEEPSEEK_V3, ep=8, max_tokens=8192)
     report = dg.plan_report([g.problem for g in gemms], "h200", [g.max_rows for g in gemms])
-    before = os.times()
+    before = children_seconds()
     compiled = [finish(process) for process in [start(tmp_path) for _ in range(8)]]
-    after = os.times()
+    used = children_seconds() - before
     assert sum(compiled) == len(report) <= 150, "each kernel is compiled once"
-    used = (after.children_user + after.children_system) - (before.children_user + before.children_system)
     assert used < MOST_CPU_SECONDS
 
     seconds = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = children_seconds()
         assert finish(start(tmp_path)) == 0
-        seconds.append(time.perf_counter() - started)
-    # The quickest of three: the machine may be at something else too.
+        seconds.append(children_seconds() - before)
     assert min(seconds) < MOST_SECONDS_WHEN_WARM, seconds
