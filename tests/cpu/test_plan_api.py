@@ -219,3 +219,11 @@ def test_every_public_name_exists_and_is_documented():
         assert name == "__version__" or (value.__doc__ and len(value.__doc__) > 20), name
     with pytest.raises(AttributeError, match="no_such_name"):
         dg.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("rows", [16384, 16385, 2**31, 2**63 - 63, 2**63 - 1])
+def test_plans_for_very_many_rows_do_not_overflow(rows):
+    problem = dg.GemmProblem(n=64, k=128)
+    assert dg.all_plans(problem, "h200", rows) == dg.all_plans(problem, "h200") != []
+    assert dg.plan(problem, rows, "h200") == dg.plan(problem, 16384, "h200")
+    assert dg.candidates(problem, rows, "h200") == dg.candidates(problem, 16384, "h200")
