@@ -21,7 +21,7 @@ GemmOperands named(const GemmTensors& t, Fp8GemmArgs& args) {
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
-             {"b[1]", t.sfb, &args.sfb, true},
+             {"b[1]", t.sfb, &args.sfb},
              {"d", t.d, &args.d},
              {"c", t.c, &args.c},
              {"bias", t.bias, &args.bias}}};

@@ -24,7 +24,7 @@ GroupedOperands named(const GroupedTensors& t, MGroupedArgs& args, const char* n
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
-             {"b[1]", t.sfb, &args.sfb, true},
+             {"b[1]", t.sfb, &args.sfb},
              {"d", t.d, &args.d},
              {name_of_groups, t.groups, &args.groups}}};
 }

@@ -132,8 +132,7 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
         // torch negates lazily what is the imaginary part of something, never e4m3 or an integer: those are
         // not worth a call.
         const bool may_be_negated = t.view->dtype != DType::kE4M3 && t.view->dtype != DType::kI32;
-        to_dispatcher = read != ReadResult::kOk ||
-                        (may_be_negated && is_lazy_negation(t.object, t.long_lived));
+        to_dispatcher = read != ReadResult::kOk || (may_be_negated && is_lazy_negation(t.object));
     }
     return to_dispatcher || wants_grad(output) ? Hurdle::kDispatcher : Hurdle::kNone;
 }

@@ -23,7 +23,6 @@ struct NamedTensor {
     const char* name;
     PyObject* object;  // nullptr: absent
     TensorView* view;
-    bool long_lived = false;  // as weights are
 };
 
 // The two items of an operand. It owns them: a list can lose its items while Python code runs, in this thread
