@@ -91,7 +91,6 @@ PyObject* run_cast_to_fp8(PyObject* /*module*/, PyObject* const* args, Py_ssize_
         void* stream = nullptr;
         const bool cuda = x.device.type == Device::Type::kCuda;
         if (cuda && !current_stream(x.device, &stream)) return nullptr;
-        const Held held(tensors);
         const py::gil_scoped_release release;
         if (cuda) runtime::cast_to_fp8(call, x.device, stream);
         else cpu::cast_to_fp8(call);

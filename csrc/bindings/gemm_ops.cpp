@@ -21,14 +21,14 @@ GemmOperands named(const GemmTensors& t, Fp8GemmArgs& args) {
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
-             {"b[1]", t.sfb, &args.sfb, true},
+             {"b[1]", t.sfb, &args.sfb},
              {"d", t.d, &args.d},
              {"c", t.c, &args.c},
              {"bias", t.bias, &args.bias}}};
 }
 
 // Runs a validated call. The GIL is kept for a warm launch and given back for everything that takes longer.
-PyObject* run_gemm(const GemmOperands& operands, const Fp8GemmArgs& args) {
+PyObject* run_gemm(const Fp8GemmArgs& args) {
     try {
         const Fp8GemmCall call = validate_fp8_gemm(args, kGemm);
         if (call.m == 0 || call.n == 0) Py_RETURN_NONE;
@@ -36,11 +36,9 @@ PyObject* run_gemm(const GemmOperands& operands, const Fp8GemmArgs& args) {
             void* stream = nullptr;
             if (!current_stream(call.device, &stream)) return nullptr;
             if (runtime::fp8_gemm_nt_if_warm(call, stream)) Py_RETURN_NONE;
-            const Held held(operands);
             const py::gil_scoped_release release;
             runtime::fp8_gemm_nt(call, stream);
         } else {
-            const Held held(operands);
             const py::gil_scoped_release release;
             cpu::fp8_gemm_nt(call);
         }
@@ -92,11 +90,10 @@ bool read_alpha(PyObject* alpha, double& value) {
     return value != -1.0 || PyErr_Occurred() == nullptr;
 }
 
-PyObject* call_torch_op(const GemmTensors& t, const GemmOperands& operands, double alpha) {
+PyObject* call_torch_op(const GemmTensors& t, double alpha) {
     PyObject* alpha_object = PyFloat_FromDouble(alpha);
     if (alpha_object == nullptr) return nullptr;
     PyObject* args[] = {t.a, t.sfa, t.b, t.sfb, t.d, or_none(t.c), or_none(t.bias), alpha_object};
-    const Held held(operands);
     PyObject* result = PyObject_Vectorcall(torch_op(TorchOp::kFp8GemmNt), args, 8, nullptr);
     Py_DECREF(alpha_object);
     return result;
@@ -105,10 +102,9 @@ PyObject* call_torch_op(const GemmTensors& t, const GemmOperands& operands, doub
 PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     std::array<PyObject*, kParameters> p;
     if (!gemm_signature().parse(args, count, keywords, p)) return nullptr;
-    GemmTensors t;
-    if (!split_pair(kGemm, p[kA], "a", &t.a, &t.sfa) || !split_pair(kGemm, p[kB], "b", &t.b, &t.sfb))
-        return nullptr;
-    t.d = p[kD];
+    Pair a, b;
+    if (!split_pair(kGemm, p[kA], "a", a) || !split_pair(kGemm, p[kB], "b", b)) return nullptr;
+    GemmTensors t{a.values, a.scales, b.values, b.scales, p[kD]};
     if (given(p[kC])) t.c = p[kC];
     if (given(p[kBias])) t.bias = p[kBias];
     double alpha = 1.0;
@@ -125,8 +121,8 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
     view.alpha = static_cast<float>(alpha);
     const GemmOperands operands = named(t, view);
     switch (read_operands(kGemm, operands, t.d)) {
-        case Hurdle::kNone: return run_gemm(operands, view);
-        case Hurdle::kDispatcher: return call_torch_op(t, operands, alpha);
+        case Hurdle::kNone: return run_gemm(view);
+        case Hurdle::kDispatcher: return call_torch_op(t, alpha);
         case Hurdle::kError: break;
     }
     return nullptr;
@@ -147,7 +143,7 @@ PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_
     Fp8GemmArgs view;
     view.alpha = static_cast<float>(alpha);
     const GemmOperands operands = named(t, view);
-    return read_for_op(kGemm, operands) ? run_gemm(operands, view) : nullptr;
+    return read_for_op(kGemm, operands) ? run_gemm(view) : nullptr;
 }
 
 // One given plan on a GPU: tests run every candidate, the tuner times them.
@@ -171,7 +167,6 @@ PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize
         const Fp8GemmCall call = validate_fp8_gemm(view, "launch_with_plan");
         void* stream = nullptr;
         if (call.device.type == Device::Type::kCuda && !current_stream(call.device, &stream)) return nullptr;
-        const Held held(operands);
         const py::gil_scoped_release release;
         runtime::fp8_gemm_nt_with_plan(call, plan, stream);
     } catch (...) {

@@ -24,7 +24,7 @@ GroupedOperands named(const GroupedTensors& t, MGroupedArgs& args, const char* n
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
-             {"b[1]", t.sfb, &args.sfb, true},
+             {"b[1]", t.sfb, &args.sfb},
              {"d", t.d, &args.d},
              {name_of_groups, t.groups, &args.groups}}};
 }
@@ -39,7 +39,7 @@ constexpr Operation kMaskedOp{kMasked, "masked_m", TorchOp::kMGroupedMasked};
 constexpr Operation kOffsetsOp{kOffsets, "offsets", TorchOp::kMGroupedOffsets};
 
 // Runs a validated call. The GIL is kept for a warm launch and given back for everything that takes longer.
-PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGroupedArgs& args) {
+PyObject* run_grouped(const Operation& op, MGroupedArgs& args) {
     try {
         args.alignment = runtime::get_mk_alignment();
         const MGroupedCall call = validate_m_grouped(args, op.name);
@@ -50,12 +50,10 @@ PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGro
             const bool check = runtime::get_check();
             if (!check && runtime::m_grouped_gemm_if_warm(call, stream)) [[likely]]
                 Py_RETURN_NONE;
-            const Held held(operands);
             const py::gil_scoped_release release;
             if (check) runtime::check_index(call, stream, op.name);
             runtime::m_grouped_gemm(call, stream);
         } else {
-            const Held held(operands);
             const py::gil_scoped_release release;
             cpu::m_grouped_gemm(call);
         }
@@ -67,8 +65,7 @@ PyObject* run_grouped(const Operation& op, const GroupedOperands& operands, MGro
 }
 
 // The arguments of the torch op: tensors, then what its form has.
-PyObject* call_torch_op(const Operation& op, const GroupedTensors& t, const GroupedOperands& operands,
-                        const MGroupedArgs& args) {
+PyObject* call_torch_op(const Operation& op, const GroupedTensors& t, const MGroupedArgs& args) {
     PyObject* expected_m = PyLong_FromLongLong(args.expected_m);
     if (expected_m == nullptr) return nullptr;
     std::array<PyObject*, 10> arguments{t.a, t.sfa, t.b, t.sfb, t.d, t.groups};
@@ -79,7 +76,6 @@ PyObject* call_torch_op(const Operation& op, const GroupedTensors& t, const Grou
     }
     if (op.op != TorchOp::kMGroupedOffsets) arguments[count++] = expected_m;
     arguments[count++] = args.b_is_constant ? Py_True : Py_False;
-    const Held held(operands);
     PyObject* result = PyObject_Vectorcall(torch_op(op.op), arguments.data(), count, nullptr);
     Py_DECREF(expected_m);
     return result;
@@ -90,8 +86,8 @@ PyObject* run_or_dispatch(const Operation& op, const GroupedTensors& t, MGrouped
         return nullptr;
     const GroupedOperands operands = named(t, args, op.groups);
     switch (read_operands(op.name, operands, t.d)) {
-        case Hurdle::kNone: return run_grouped(op, operands, args);
-        case Hurdle::kDispatcher: return call_torch_op(op, t, operands, args);
+        case Hurdle::kNone: return run_grouped(op, args);
+        case Hurdle::kDispatcher: return call_torch_op(op, t, args);
         case Hurdle::kError: break;
     }
     return nullptr;
@@ -133,12 +129,10 @@ PyObject* contiguous(PyObject* /*module*/, PyObject* const* args, Py_ssize_t cou
         kBIsConstant, kLayout);
     std::array<PyObject*, kParameters> p;
     if (!signature.parse(args, count, keywords, p)) return nullptr;
-    GroupedTensors t;
-    if (!split_pair(kContiguous, p[kA], "a", &t.a, &t.sfa) ||
-        !split_pair(kContiguous, p[kB], "b", &t.b, &t.sfb))
-        return nullptr;
-    t.d = p[kD];
-    t.groups = given(p[kLayout]) ? p[kLayout] : p[kMIndices];
+    Pair a, b;
+    if (!split_pair(kContiguous, p[kA], "a", a) || !split_pair(kContiguous, p[kB], "b", b)) return nullptr;
+    PyObject* groups = given(p[kLayout]) ? p[kLayout] : p[kMIndices];
+    const GroupedTensors t{a.values, a.scales, b.values, b.scales, p[kD], groups};
     if (!given(t.groups) || (given(p[kLayout]) && given(p[kMIndices]))) [[unlikely]]
         return PyErr_Format(PyExc_TypeError,
                             "%s() takes exactly one of 'grouped_layout' and its other name 'm_indices'; %s",
@@ -178,11 +172,9 @@ PyObject* masked(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, 
                                             kBIsConstant, kRecipe);
     std::array<PyObject*, kParameters> p;
     if (!signature.parse(args, count, keywords, p)) return nullptr;
-    GroupedTensors t;
-    if (!split_pair(kMasked, p[kA], "a", &t.a, &t.sfa) || !split_pair(kMasked, p[kB], "b", &t.b, &t.sfb))
-        return nullptr;
-    t.d = p[kD];
-    t.groups = p[kMaskedM];
+    Pair a, b;
+    if (!split_pair(kMasked, p[kA], "a", a) || !split_pair(kMasked, p[kB], "b", b)) return nullptr;
+    const GroupedTensors t{a.values, a.scales, b.values, b.scales, p[kD], p[kMaskedM]};
     MGroupedArgs view;
     view.form = GroupForm::kCounts;
     if (!check_recipes(kMasked, p[kRecipe], p[kRecipeA], p[kRecipeB]) ||
@@ -215,11 +207,9 @@ PyObject* offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
                                             kBIsConstant, kRecipe);
     std::array<PyObject*, kParameters> p;
     if (!signature.parse(args, count, keywords, p)) return nullptr;
-    GroupedTensors t;
-    if (!split_pair(kOffsets, p[kA], "a", &t.a, &t.sfa) || !split_pair(kOffsets, p[kB], "b", &t.b, &t.sfb))
-        return nullptr;
-    t.d = p[kD];
-    t.groups = p[kOffsetsTensor];
+    Pair a, b;
+    if (!split_pair(kOffsets, p[kA], "a", a) || !split_pair(kOffsets, p[kB], "b", b)) return nullptr;
+    const GroupedTensors t{a.values, a.scales, b.values, b.scales, p[kD], p[kOffsetsTensor]};
     MGroupedArgs view;
     view.form = GroupForm::kOffsets;
     if (!check_recipes(kOffsets, p[kRecipe], p[kRecipeA], p[kRecipeB]) ||
@@ -233,7 +223,7 @@ PyObject* offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
 PyObject* run_for_op(const Operation& op, const GroupedTensors& t, MGroupedArgs& args) {
     if (!ensure_attached() || !refuse_grad(t.d, op.name, "d")) return nullptr;
     const GroupedOperands operands = named(t, args, op.groups);
-    return read_for_op(op.name, operands) ? run_grouped(op, operands, args) : nullptr;
+    return read_for_op(op.name, operands) ? run_grouped(op, args) : nullptr;
 }
 
 PyObject* run_contiguous(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {

@@ -29,11 +29,14 @@ bool check_recipe(const char* function, PyObject* recipe, const char* name, std:
                      name, Py_TYPE(recipe)->tp_name, text);
         return false;
     }
-    bool same = PySequence_Fast_GET_SIZE(recipe) == static_cast<Py_ssize_t>(supported.size());
+    const auto size = static_cast<Py_ssize_t>(supported.size());
+    bool same = PySequence_Fast_GET_SIZE(recipe) == size;
     for (std::size_t i = 0; same && i < supported.size(); ++i) {
-        const long value = PyLong_AsLong(PySequence_Fast_GET_ITEM(recipe, static_cast<Py_ssize_t>(i)));
+        PyObject* item = Py_NewRef(PySequence_Fast_GET_ITEM(recipe, static_cast<Py_ssize_t>(i)));
+        const long value = PyLong_AsLong(item);  // its __index__ may change the list
+        Py_DECREF(item);
         if (value == -1 && PyErr_Occurred() != nullptr) return false;
-        same = value == supported[i];
+        same = value == supported[i] && PySequence_Fast_GET_SIZE(recipe) == size;
     }
     if (!same)
         PyErr_Format(PyExc_NotImplementedError,
@@ -57,34 +60,22 @@ PyMethodDef g_attach = {"attach_torch", &attach_torch, METH_O,
 
 }  // namespace
 
-Held::Held(std::span<const NamedTensor> tensors) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-        objects_[i] = tensors[i].object;
-        Py_XINCREF(objects_[i]);
-    }
-}
-
-Held::~Held() {
-    for (PyObject* object : objects_) Py_XDECREF(object);
-}
-
-bool split_pair(const char* function, PyObject* pair, const char* name, PyObject** values,
-                PyObject** scales) {
-    const bool sequence = PyTuple_Check(pair) != 0 || PyList_Check(pair) != 0;
-    if (sequence && PySequence_Fast_GET_SIZE(pair) == 2) [[likely]] {
-        *values = PySequence_Fast_GET_ITEM(pair, 0);
-        *scales = PySequence_Fast_GET_ITEM(pair, 1);
+bool split_pair(const char* function, PyObject* given, const char* name, Pair& pair) {
+    const bool sequence = PyTuple_Check(given) != 0 || PyList_Check(given) != 0;
+    if (sequence && PySequence_Fast_GET_SIZE(given) == 2) [[likely]] {
+        pair.values = Py_NewRef(PySequence_Fast_GET_ITEM(given, 0));
+        pair.scales = Py_NewRef(PySequence_Fast_GET_ITEM(given, 1));
         return true;
     }
     if (sequence)
         PyErr_Format(PyExc_ValueError,
                      "%s: %s has %zd items; it must be a tuple or list of two: (values, scales)", function,
-                     name, PySequence_Fast_GET_SIZE(pair));
+                     name, PySequence_Fast_GET_SIZE(given));
     else
         PyErr_Format(PyExc_TypeError,
                      "%s: %s is a %s; it must be a tuple or list of two: (values, scales), as "
                      "per_token_cast_to_fp8 and per_block_cast_to_fp8 return",
-                     function, name, Py_TYPE(pair)->tp_name);
+                     function, name, Py_TYPE(given)->tp_name);
     return false;
 }
 
@@ -141,8 +132,7 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
         // torch negates lazily what is the imaginary part of something, never e4m3 or an integer: those are
         // not worth a call.
         const bool may_be_negated = t.view->dtype != DType::kE4M3 && t.view->dtype != DType::kI32;
-        to_dispatcher = read != ReadResult::kOk ||
-                        (may_be_negated && is_lazy_negation(t.object, t.long_lived));
+        to_dispatcher = read != ReadResult::kOk || (may_be_negated && is_lazy_negation(t.object));
     }
     return to_dispatcher || wants_grad(output) ? Hurdle::kDispatcher : Hurdle::kNone;
 }

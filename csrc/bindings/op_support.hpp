@@ -7,7 +7,6 @@
 
 #include <Python.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -24,24 +23,25 @@ struct NamedTensor {
     const char* name;
     PyObject* object;  // nullptr: absent
     TensorView* view;
-    bool long_lived = false;  // as weights are
 };
 
-// Keeps operands alive while another thread may run Python code (a list can lose its items meanwhile).
-class Held {
-public:
-    explicit Held(std::span<const NamedTensor> tensors);
-    ~Held();
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-
-private:
-    std::array<PyObject*, 8> objects_{};
+// The two items of an operand. It owns them: a list can lose its items while Python code runs, in this thread
+// (__index__ of an argument, __torch_function__) or in another one. What is an argument itself needs no
+// owner: the caller of a function keeps its arguments until it returns.
+struct Pair {
+    PyObject *values = nullptr, *scales = nullptr;
+    Pair() = default;
+    ~Pair() {
+        Py_XDECREF(values);
+        Py_XDECREF(scales);
+    }
+    Pair(const Pair&) = delete;
+    Pair& operator=(const Pair&) = delete;
 };
 
 // ---- arguments; false: a Python error is set ----------------------------------------------------
 
-bool split_pair(const char* function, PyObject* pair, const char* name, PyObject** values, PyObject** scales);
+bool split_pair(const char* function, PyObject* given, const char* name, Pair& pair);
 bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b);
 // None is 0; what exceeds 64 bits becomes the largest.
 bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count);

@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <string_view>
+#include <type_traits>
 #include <unordered_set>
 
 #include "bindings/bindings.hpp"
@@ -125,6 +126,21 @@ py::object take(py::dict& d, const char* key, const char* type) {
     return d.attr("pop")(key);
 }
 
+// The field `key` as a Value; `allowed` says what that is.
+template <class Value>
+Value take_as(py::dict& d, const char* key, const char* type, const char* allowed) {
+    const py::object value = take(d, key, type);
+    try {
+        return value.cast<Value>();
+    } catch (const py::cast_error&) {
+        const bool number = PyLong_Check(value.ptr()) != 0 && PyBool_Check(value.ptr()) == 0;
+        fail(number && std::is_integral_v<Value> ? ErrorKind::kValue : ErrorKind::kType,
+             "{}.from_dict: {} is {}; it must be {}", type, key, std::string(py::repr(value)), allowed);
+    }
+}
+
+constexpr const char* kAnInteger = "an integer, 0 or larger";
+
 void refuse_rest(const py::dict& d, const char* type) {
     if (d.empty()) return;
     fail(ErrorKind::kValue, "{}.from_dict: unknown keys {}", type,
@@ -134,12 +150,12 @@ void refuse_rest(const py::dict& d, const char* type) {
 GemmProblem problem_from_dict(const py::dict& given) {
     auto d = given.attr("copy")().cast<py::dict>();
     const char* type = "GemmProblem";
-    GemmProblem p = make_problem(take(d, "n", type).cast<std::int64_t>(),
-                                 take(d, "k", type).cast<std::int64_t>(), take(d, "d_dtype", type),
-                                 take(d, "batch_invariant", type).cast<bool>(),
-                                 take(d, "layout", type).cast<std::string>(),
-                                 take(d, "recipe", type).cast<std::string>(),
-                                 take(d, "groups", type).cast<std::int64_t>());
+    const auto number = [&](const char* key) { return take_as<std::int64_t>(d, key, type, kAnInteger); };
+    const auto text = [&](const char* key) { return take_as<std::string>(d, key, type, "a string"); };
+    const std::int64_t n = number("n"), k = number("k"), groups = number("groups");
+    const GemmProblem p = make_problem(n, k, take(d, "d_dtype", type),
+                                       take_as<bool>(d, "batch_invariant", type, "True or False"),
+                                       text("layout"), text("recipe"), groups);
     refuse_rest(d, type);
     return p;
 }
@@ -156,11 +172,11 @@ KernelPlan plan_from_dict(const py::dict& given) {
     auto d = given.attr("copy")().cast<py::dict>();
     const char* type = "KernelPlan";
     KernelPlan plan;
-    plan.problem = problem_from_dict(take(d, "problem", type).cast<py::dict>());
-    plan.family = value_in(kFamilies, take(d, "family", type).cast<std::string>(), "KernelPlan: family",
-                           ErrorKind::kValue);
+    plan.problem = problem_from_dict(take_as<py::dict>(d, "problem", type, "a dict"));
+    plan.family = value_in(kFamilies, take_as<std::string>(d, "family", type, "a string"),
+                           "KernelPlan: family", ErrorKind::kValue);
     for (const PlanField& field : kPlanFields)
-        plan.*field.member = take(d, field.name, type).cast<std::uint32_t>();
+        plan.*field.member = take_as<std::uint32_t>(d, field.name, type, kAnInteger);
     refuse_rest(d, type);
     validate(plan);
     return plan;

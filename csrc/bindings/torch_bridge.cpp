@@ -64,6 +64,7 @@ const dlpack::ExchangeApi* g_api = nullptr;
 PyObject* g_profiler_key = nullptr;
 PyObject* g_compiling_key = nullptr;
 PyObject* g_requires_grad_key = nullptr;
+PyObject* g_no_types = nullptr;  // ()
 
 const dlpack::ExchangeApi* find_api(PyObject* capsule) {
     if (capsule == nullptr || !PyCapsule_IsValid(capsule, dlpack::kCapsuleName)) return nullptr;
@@ -92,7 +93,7 @@ bool attribute_is(PyTypeObject* type, const char* name, PyObject* expected) {
     return same;
 }
 
-KnownType& known_type(PyTypeObject* type) {
+KnownType known_type(PyTypeObject* type) {
     KnownType& slot = g_types[(reinterpret_cast<std::uintptr_t>(type) >> 5) % g_types.size()];
     if (slot.type == type) return slot;
     KnownType found;
@@ -112,8 +113,8 @@ KnownType& known_type(PyTypeObject* type) {
     found.type = type;
     PyTypeObject* old = slot.type;
     slot = found;
-    Py_XDECREF(old);
-    return slot;
+    Py_XDECREF(old);  // may run Python code, which may use the slot for another type
+    return found;
 }
 
 // ---- probes -------------------------------------------------------------------------------------
@@ -152,46 +153,19 @@ bool flag_is_set(PyObject* globals, PyObject* key) {
 
 // ---- lazily negated views -----------------------------------------------------------------------
 
-// Asking costs as much as reading the tensor, and microseconds where __torch_function__ is Python code, as it
-// is for the weights of serving frameworks.
-struct AskedTensor {
-    PyObject* weak = nullptr;
-    PyObject* tensor = nullptr;  // borrowed; valid only while `weak` says so
-};
-std::array<AskedTensor, 1024> g_asked;
-
-bool alive(const AskedTensor& asked) {
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject* object = nullptr;
-    const bool yes = PyWeakref_GetRef(asked.weak, &object) == 1;
-    const bool same = yes && object == asked.tensor;
-    Py_XDECREF(object);
-    return same;
-#else
-    return PyWeakref_GetObject(asked.weak) == asked.tensor;
-#endif
-}
-
-bool ask_is_neg(PyObject* tensor) {
-    PyObject* result = PyObject_CallOneArg(g_torch.is_neg, tensor);
-    const bool yes = is_true(result);
-    Py_XDECREF(result);
-    return yes;
-}
-
-bool ask_is_neg_once(PyObject* tensor) {
-    AskedTensor& slot = g_asked[(reinterpret_cast<std::uintptr_t>(tensor) >> 4) % g_asked.size()];
-    if (slot.tensor == tensor && alive(slot)) return false;
-    if (ask_is_neg(tensor)) return true;
-    PyObject* weak = PyWeakref_NewRef(tensor, nullptr);
-    if (weak == nullptr) {
-        PyErr_Clear();
-        return false;
-    }
-    PyObject* old = slot.weak;
-    slot = {weak, tensor};
-    Py_XDECREF(old);
-    return false;
+// A call for each tensor of each launch: nothing may be remembered. A weak reference would forbid
+// torch.utils.swap_tensors (load_state_dict and .to() with it), and assigning to .data makes a negated view of
+// a tensor that was none.
+PyObject* ask_is_neg(PyObject* tensor, bool past_hook) {
+    if (!past_hook) return PyObject_CallOneArg(g_torch.is_neg, tensor);
+    // Through the hook it would take 3 us, this way 0.4 (a tensor without a hook: 0.1), and hooks may do
+    // anything.
+    PyObject* args = PyTuple_Pack(1, tensor);
+    if (args == nullptr) return nullptr;
+    PyObject* const call[] = {g_torch.is_neg, g_no_types, args};
+    PyObject* result = PyObject_Vectorcall(g_torch.disabled_function, call, 3, nullptr);
+    Py_DECREF(args);
+    return result;
 }
 
 // ---- reading ------------------------------------------------------------------------------------
@@ -300,7 +274,9 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
     g_profiler_key = PyUnicode_InternFromString("_is_profiler_enabled");
     g_compiling_key = PyUnicode_InternFromString("_is_compiling_flag");
     g_requires_grad_key = PyUnicode_InternFromString("requires_grad");
-    if (g_profiler_key == nullptr || g_compiling_key == nullptr || g_requires_grad_key == nullptr)
+    g_no_types = PyTuple_New(0);
+    if (g_profiler_key == nullptr || g_compiling_key == nullptr || g_requires_grad_key == nullptr ||
+        g_no_types == nullptr)
         return nullptr;
     g_torch = found;
     g_api = find_api(found.exchange_capsule);
@@ -315,9 +291,12 @@ bool dispatcher_needed() {
            flag_is_set(g_torch.compiler_globals, g_compiling_key) || call_is_true(g_torch.is_tracing);
 }
 
-bool is_lazy_negation(PyObject* tensor, bool long_lived) {
-    return long_lived || known_type(Py_TYPE(tensor)).has_function_hook ? ask_is_neg_once(tensor)
-                                                                       : ask_is_neg(tensor);
+bool is_lazy_negation(PyObject* tensor) {
+    const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == g_torch.tensor_type;
+    PyObject* result = ask_is_neg(tensor, !plain && known_type(Py_TYPE(tensor)).has_function_hook);
+    const bool yes = is_true(result);
+    Py_XDECREF(result);
+    return yes;
 }
 
 bool wants_grad(PyObject* tensor) {

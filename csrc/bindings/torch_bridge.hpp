@@ -31,10 +31,8 @@ PyObject* attach_torch(PyObject* module, PyObject* parts);  // METH_O; see the t
 // matters only to the tensors that it wraps, and those cannot be read (read_tensor says kFailed or kNoData).
 bool dispatcher_needed();
 
-// A view whose memory holds the negated values. Only for kPlain and kParameter. A long-lived tensor is asked
-// once: it is remembered through a weak reference (one that becomes a negated view later, through .data, is
-// not noticed).
-bool is_lazy_negation(PyObject* tensor, bool long_lived);
+// A view whose memory holds the negated values. Only for kPlain and kParameter; no __torch_function__ runs.
+bool is_lazy_negation(PyObject* tensor);
 
 // d is written behind autograd's back, which is an error where autograd would have to follow it.
 bool wants_grad(PyObject* tensor);  // grad mode is on and the tensor requires grad

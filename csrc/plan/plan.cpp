@@ -24,7 +24,8 @@ constexpr std::int64_t kLastStep = 16384;
 // plan() is constant between these steps: multiples of 8 up to 256 rows, then of 64.
 std::int64_t step_of(std::int64_t m) {
     if (m <= 256) return std::max<std::int64_t>(8, (m + 7) / 8 * 8);
-    return std::min(kLastStep, (m + 63) / 64 * 64);
+    if (m >= kLastStep) return kLastStep;  // first: the sum below must not overflow
+    return (m + 63) / 64 * 64;
 }
 
 bool fits(const KernelPlan& plan) { return kernel_shape(plan).smem_bytes <= kSm90SmemBytes; }

@@ -20,7 +20,7 @@ void set_pdl(bool on);
 bool get_pdl();
 void set_compile_mode(int mode);  // 1: GEMMs on a GPU compile and load what they need and do not launch
 int get_compile_mode();
-void set_mk_alignment(int rows);  // 1..128: where groups start in the contiguous layouts
+void set_mk_alignment(std::int64_t rows);  // 1..128: where groups start in the contiguous layouts
 int get_mk_alignment();
 void set_batch_invariant(bool on);
 bool get_batch_invariant();  // first use reads DGJ_BATCH_INVARIANT and VLLM_BATCH_INVARIANT

@@ -59,11 +59,11 @@ void set_compile_mode(int mode) {
 }
 
 int get_compile_mode() { return g_compile_mode.load(std::memory_order_relaxed); }
-void set_mk_alignment(int rows) {
+void set_mk_alignment(std::int64_t rows) {
     if (rows < 1 || rows > 128)
         fail(ErrorKind::kValue,
              "set_mk_alignment_for_contiguous_layout: the alignment is {}; allowed: 1..128 rows", rows);
-    g_mk_alignment.store(rows, std::memory_order_relaxed);
+    g_mk_alignment.store(static_cast<int>(rows), std::memory_order_relaxed);
 }
 int get_mk_alignment() { return g_mk_alignment.load(std::memory_order_relaxed); }
 

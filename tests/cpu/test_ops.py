@@ -4,6 +4,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -349,6 +350,40 @@ def test_a_lazily_negated_scale_counts_negated():
     with pytest.raises(RuntimeError):
         dg.fp8_gemm_nt(a, (b, sfb), torch._neg_view(memory))
     assert memory.isnan().all()
+
+
+def frozen(t):
+    return torch.nn.Parameter(t, requires_grad=False)
+
+
+@pytest.mark.parametrize("make", [torch.clone, frozen, WeightParameter])
+def test_a_scale_that_becomes_a_negated_view_after_a_call_counts_negated(make):
+    a, (b, sfb) = operands()
+    expected = direct(a, (b, sfb))
+    held = make(sfb.clone())
+    assert torch.equal(direct(a, (b, held)), expected)
+    held.data = torch._neg_view(held.data)
+    assert torch.equal(direct(a, (b, held)), -expected)
+    held.data = sfb.clone()
+    assert torch.equal(direct(a, (b, held)), expected)
+
+
+@pytest.mark.parametrize("make", [frozen, WeightParameter])
+def test_operands_of_a_call_can_be_swapped_and_keep_no_weak_reference(make):
+    a, (b, sfb) = operands()
+    module = torch.nn.Module()
+    module.scale = make(sfb.clone())
+    expected = direct(a, (b, module.scale))
+    assert weakref.getweakrefcount(module.scale) == 0
+    torch.utils.swap_tensors(module.scale, make(sfb * 2))
+    assert torch.equal(direct(a, (b, module.scale)), 2 * expected)
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module.load_state_dict({"scale": sfb})
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    assert torch.equal(direct(a, (b, module.scale)), expected)
 
 
 # ---- torch.compile, torch.export, opcheck --------------------------------------------------------

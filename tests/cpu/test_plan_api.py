@@ -219,3 +219,61 @@ def test_every_public_name_exists_and_is_documented():
         assert name == "__version__" or (value.__doc__ and len(value.__doc__) > 20), name
     with pytest.raises(AttributeError, match="no_such_name"):
         dg.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("rows", [16384, 16385, 2**31, 2**63 - 63, 2**63 - 1])
+def test_plans_for_very_many_rows_do_not_overflow(rows):
+    problem = dg.GemmProblem(n=64, k=128)
+    assert dg.all_plans(problem, "h200", rows) == dg.all_plans(problem, "h200") != []
+    assert dg.plan(problem, rows, "h200") == dg.plan(problem, 16384, "h200")
+    assert dg.candidates(problem, rows, "h200") == dg.candidates(problem, 16384, "h200")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("n", "64", TypeError),
+        ("n", None, TypeError),
+        ("k", 1.5, TypeError),
+        ("k", 2**70, ValueError),
+        ("groups", [], TypeError),
+        ("batch_invariant", "no", TypeError),
+        ("layout", 5, TypeError),
+        ("recipe", None, TypeError),
+    ],
+)
+def test_a_problem_from_a_field_of_the_wrong_type_names_the_field(field, value, error):
+    with pytest.raises(error, match=rf"GemmProblem\.from_dict: {field} is .*; it must be"):
+        dg.GemmProblem.from_dict({**PROBLEM.to_dict(), field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("family", None, TypeError),
+        ("stages", "4", TypeError),
+        ("stages", -1, ValueError),
+        ("raster", 2**32, ValueError),
+    ],
+)
+def test_a_plan_from_a_field_of_the_wrong_type_names_the_field(field, value, error):
+    values = dg.plan(PROBLEM, 64, "h200").to_dict()
+    with pytest.raises(error, match=rf"KernelPlan\.from_dict: {field} is .*; it must be"):
+        dg.KernelPlan.from_dict({**values, field: value})
+
+
+@pytest.mark.parametrize("rows", [-(2**70), -(2**40), 0, 129, 2**40, 2**70])
+def test_an_alignment_that_fits_no_c_integer_is_a_value_error(rows):
+    with pytest.raises(ValueError, match=r"allowed: 1\.\.128 rows"):
+        dg.set_mk_alignment_for_contiguous_layout(rows)
+    with pytest.raises(TypeError):
+        dg.set_mk_alignment_for_contiguous_layout("128")
+
+
+def test_more_multiprocessors_than_a_c_integer_holds_mean_all():
+    try:
+        dg.set_num_sms(2**40)
+        with pytest.raises(ValueError, match="num_sms"):
+            dg.set_num_sms(-(2**70))
+    finally:
+        dg.set_num_sms(0)
