@@ -197,7 +197,7 @@ class _Displaced:
                     module = load()
                 except KeyboardInterrupt:
                     raise
-                except BaseException as error:  # noqa: BLE001  whatever goes wrong there, a name is missing here
+                except BaseException as error:  # noqa: BLE001  here a name is missing then
                     self.failed.add(what)
                     _logger.warning("names that deep_gemm_jit lacks are absent: importing %s failed: %r",
                                     what, error)  # fmt: skip
