@@ -152,7 +152,7 @@ def _show(args: argparse.Namespace) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(record.image)
             return 0
-        _write_file(Path(os.path.realpath(args.cubin)), record.image)
+        _write_file(Path(args.cubin), record.image)
     values = {**record.as_dict(), "log": record.meta.get("log"), "image_bytes": len(record.image)}
     if args.json:
         _show_json(values)
@@ -165,7 +165,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _write_file(path: Path, data: bytes) -> None:
     """Write all of it or leave what was there: a disk may get full on the way."""
-    if path.exists() and not path.is_file():  # a device or a pipe
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # such as /dev/stdout; a device, a pipe
         path.write_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

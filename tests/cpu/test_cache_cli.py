@@ -150,6 +150,7 @@ def test_show(cli, filled, tmp_path):
     text = cli.run("show", path.stem, "--cubin", tmp_path / "kernel.cubin")
     assert "plan of kernel text 1" in text and (tmp_path / "kernel.cubin").read_bytes() == image
     assert cli.run("show", path.stem, "--cubin", "-", binary=True) == image
+    assert cli.run("show", path.stem, "--cubin", "/dev/stdout", binary=True).startswith(image[:64])
     cli.run("show", "0123456789", code=1)
     damage_bit(path)
     assert cli.json("show", path.stem, code=1)["problem"]
