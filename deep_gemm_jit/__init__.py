@@ -4,7 +4,7 @@ What a reader can rely on:
 - importing this package imports no torch, opens no CUDA library, reads no environment and makes no file;
 - plan, all_plans, candidates, emit, compile and warmup need neither a GPU nor torch;
 - operators (torch.ops.deep_gemm_jit) are registered at once when torch is imported already, else at first
-  use;
+  use or by torch.compile;
 - nothing prints: the logger "deep_gemm_jit" gets every message.
 """
 
@@ -54,6 +54,7 @@ from deep_gemm_jit.settings import (
     set_pdl,
     use_deterministic_algorithms,
 )
+from deep_gemm_jit.watch import when_dynamo_is_imported
 
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked  # SGLang's spelling
 
@@ -159,6 +160,13 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # Absolute folders only: a library must never be looked for in the current one.
 _core.set_search_paths([path for path in sys.path if os.path.isabs(path)])
 
-# A torch that is still being imported (and so lacks its library module) is left alone until first use.
-if hasattr(sys.modules.get("torch"), "library"):
-    importlib.import_module("deep_gemm_jit.ops").register()
+
+def _register() -> None:
+    # A torch that is still being imported (and so lacks its library module) is left alone until first use.
+    if hasattr(sys.modules.get("torch"), "library"):
+        importlib.import_module("deep_gemm_jit.ops").register()
+
+
+_register()
+# torch.compile looks into a function before it calls it: the first call would be too late.
+when_dynamo_is_imported(_register)

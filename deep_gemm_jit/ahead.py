@@ -7,6 +7,7 @@
 """
 
 import contextlib
+import operator
 import os
 import queue
 import threading
@@ -124,11 +125,15 @@ def warmup(
 
     What is compiled is in the cache at once: a warm-up that was interrupted goes on where it stopped.
     KeyboardInterrupt ends it after the kernels in progress, 2 s at most.
-    Raises ValueError, NotImplementedError for a problem without kernels or no supported device, CompileError,
-    JitForbiddenError, and with load what load raises.
+    Raises ValueError, TypeError, NotImplementedError for a problem without kernels or no supported device,
+    CompileError, JitForbiddenError, and with load what load raises.
     """
     started = time.monotonic()
-    if not (isinstance(world_size, int) and world_size >= 1 and 0 <= rank < world_size):
+    try:
+        rank, world_size = operator.index(rank), operator.index(world_size)
+    except TypeError:
+        raise TypeError(f"warmup: rank is {rank!r} of {world_size!r}; they must be whole numbers") from None
+    if not 0 <= rank < world_size:
         raise ValueError(f"warmup: rank is {rank} of {world_size}; it must be in 0..world_size - 1")
     if jobs is not None and jobs < 1:
         raise ValueError(f"warmup: jobs is {jobs}; it must be at least 1, or None for one a CPU")
@@ -190,6 +195,9 @@ def list_kernels(
         )
     if casts not in CASTS:
         raise ValueError(f"warmup: casts is '{casts}'; allowed: {', '.join(CASTS)}")
+    known = dict.fromkeys(row[key] for key in ("name", "arch") for row in _core.device_profiles())
+    if device not in known:
+        raise ValueError(f"warmup: device '{device}' is not known; allowed: {', '.join(known)}")
     found: dict[Kernel, None] = {}
     for problem, limit in zip(problems, limits, strict=True):
         found.update(dict.fromkeys(all_plans(problem, device, limit)))

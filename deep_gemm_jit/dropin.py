@@ -66,9 +66,7 @@ _FUNCTIONS = {
     "set_compile_mode": "set_compile_mode",
 }
 # DeepGEMM's top level has all of its utils; ours are the lazy names of these modules.
-_FUNCTIONS |= {
-    name: name for name, module in deep_gemm_jit._LAZY.items() if module in ("layouts", "quant")
-}
+_FUNCTIONS |= {name: name for name, module in deep_gemm_jit._LAZY.items() if module in ("layouts", "quant")}
 # Setters whose values the displaced package gets too.
 _FORWARDED = (
     "set_mk_alignment_for_contiguous_layout",
@@ -108,9 +106,12 @@ _OWN = {*_FUNCTIONS, *_FORWARDED, *_LEGACY}
 def _setter(name: str) -> Callable[[Any], None]:
     own, values = getattr(deep_gemm_jit, name), _displaced.values
 
+    (parameter,) = own.__code__.co_varnames[: own.__code__.co_argcount]
+
     @functools.wraps(own)
-    def set_in_both(value, /):  # twice for each layer and step: a store, and little beside it
-        own(value)
+    def set_in_both(*args, **kwargs):  # twice for each layer and step: a store, and little beside it
+        own(*args, **kwargs)
+        value = args[0] if args else kwargs[parameter]
         values[name] = value
         if _displaced.setters is not None:
             _displaced.forward(name, value)
@@ -194,7 +195,9 @@ class _Displaced:
                     continue
                 try:
                     module = load()
-                except Exception as error:  # whatever goes wrong there, here a name is missing
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001  here a name is missing then
                     self.failed.add(what)
                     _logger.warning("names that deep_gemm_jit lacks are absent: importing %s failed: %r",
                                     what, error)  # fmt: skip
@@ -219,7 +222,9 @@ class _Displaced:
             return
         try:
             setter(value)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  a package that ends the program does not end this one
             if name not in self.failed:
                 self.failed.add(name)
                 _logger.warning("%s(%r) of the displaced deep_gemm failed: %r", name, value, error)
@@ -357,7 +362,7 @@ def _replace(module: ModuleType, name: str, value: Any) -> None:
     before = vars(module).get(name, _ABSENT)
     setattr(module, name, value)
     if before is _ABSENT:
-        _undo.append(lambda: delattr(module, name))
+        _undo.append(lambda: vars(module).pop(name, None))
     else:
         _undo.append(lambda: setattr(module, name, before))
 

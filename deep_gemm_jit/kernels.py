@@ -104,7 +104,7 @@ def compile(what: KernelPlan | CastPlan | KernelSource) -> CompiledKernel:  # no
         kind = type(what).__name__
         raise TypeError(f"compile: what is a {kind}; it must be a KernelPlan, CastPlan or KernelSource")
     found = _core.get_or_compile(source, line)
-    log = json.loads(found["meta"]).get("log", "")
+    log = _log_of(found["meta"])
     report = _core.parse_compile_log(log)
     report["advisories"] = tuple(report["advisories"])
     return CompiledKernel(
@@ -117,6 +117,15 @@ def compile(what: KernelPlan | CastPlan | KernelSource) -> CompiledKernel:  # no
         log=log,
         report=CompileReport(**report),
     )
+
+
+def _log_of(meta: str | bytes) -> str:
+    """The compiler's log in an entry's description, "" where that is broken: the kernel is good without."""
+    try:
+        log = json.loads(meta)["log"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return log if isinstance(log, str) else ""
 
 
 def load(plan: KernelPlan | CastPlan, device: int = 0) -> None:

@@ -78,9 +78,11 @@ def model_gemms(
     batch_invariant: of linear layers; M-grouped GEMMs always are.
     Raises ValueError for an unknown model type, a missing field, or sizes that tp or ep do not divide.
     """
+    _check_object("the model config", config)
     config = config.get("text_config") or config  # of models that see images, too
+    _check_object("text_config", config)
     name = config.get("model_type")
-    if name not in MODEL_TYPES:
+    if not isinstance(name, str) or name not in MODEL_TYPES:
         raise ValueError(f"model_gemms: model_type is {name!r}; known: {', '.join(sorted(MODEL_TYPES))}")
     for what, value in (("tp", tp), ("ep", ep), ("max_tokens", 1 if max_tokens is None else max_tokens)):
         if value < 1:
@@ -93,6 +95,11 @@ def model_gemms(
     if experts is not None:
         gemms += _expert_gemms(fields, experts, ep, max_tokens, common)
     return gemms
+
+
+def _check_object(what: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"model_gemms: {what} is {value!r}; it must be an object with names and values")
 
 
 def _expert_gemms(

@@ -1,23 +1,22 @@
 """The operations as torch operators (namespace deep_gemm_jit), and what the fast path has to know of torch.
 
-register() runs once: at import of deep_gemm_jit where torch is there already, else at the first call. A
-public function runs its operation directly where torch's dispatcher has nothing to do, and calls the
-operator otherwise: under torch-dispatch and torch-function modes (fake tensors, functional tensors, tracing),
-functorch transforms, torch.compile and torch.export, a profiler, for tensor subclasses and for lazily negated
-views. Both ways end in the same C++ function, so they give the same bits.
+register() runs once: at import of deep_gemm_jit where torch is there already, else at the first call or when
+torch._dynamo gets imported, which torch.compile does. A public function runs its operation directly where
+torch's dispatcher has nothing to do, and calls the operator otherwise: under torch-dispatch and
+torch-function modes (fake tensors, functional tensors, tracing), functorch transforms, torch.compile and
+torch.export, a profiler, for tensor subclasses and for lazily negated views. Both ways end in the same C++
+function, so they give the same bits.
 
 Operators are defined with define and impl of torch.library. They are forward only: outputs get no grad
 history, and an output that requires grad is refused.
 """
 
-import sys
 import threading
-from importlib.abc import Loader, MetaPathFinder
-from importlib.util import find_spec
 
 import torch
 
 from deep_gemm_jit import _core, grouped
+from deep_gemm_jit.watch import when_dynamo_is_imported
 
 __all__ = ["register"]
 
@@ -43,7 +42,7 @@ def register() -> None:
         _library = library
         import deep_gemm_jit.quant  # noqa: F401  registers the casts
 
-        _when_dynamo_is_imported(_register_polyfills)
+        when_dynamo_is_imported(_register_polyfills)
 
 
 def _name_of(schema: str) -> str:
@@ -170,48 +169,3 @@ _OPERATORS = (
 def _register_polyfills() -> None:
     for schema, _, traced in _OPERATORS:
         torch.compiler.substitute_in_graph(getattr(_core, _name_of(schema)))(traced)
-
-
-class _DynamoWatcher(MetaPathFinder):
-    """Runs a callback after torch._dynamo is imported. Importing it here would cost every user a second."""
-
-    def __init__(self, callback):
-        self.callback = callback
-        self.searching = False
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != "torch._dynamo" or self.searching:
-            return None
-        self.searching = True
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self.searching = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _LoaderWithCallback(spec.loader, self)
-        return spec
-
-
-class _LoaderWithCallback(Loader):
-    def __init__(self, loader, watcher: _DynamoWatcher):
-        self.loader = loader
-        self.watcher = watcher
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self.watcher in sys.meta_path:
-            sys.meta_path.remove(self.watcher)
-        self.watcher.callback()
-
-
-def _when_dynamo_is_imported(callback) -> None:
-    module = sys.modules.get("torch._dynamo")
-    # A module that is still being imported has no public functions yet; its importer is not ours to wait for.
-    if hasattr(module, "substitute_in_graph"):
-        callback()
-    else:
-        sys.meta_path.insert(0, _DynamoWatcher(callback))

@@ -50,7 +50,7 @@ def per_token_cast_to_fp8(
     Raises TypeError for another dtype; ValueError for another rank or gran_k, or packing without use_ue8m0.
     """
     return torch.ops.deep_gemm_jit.per_token_cast_to_fp8(
-        _forward_only(x), use_ue8m0, gran_k, use_packed_ue8m0
+        _forward_only("per_token_cast_to_fp8", x), use_ue8m0, gran_k, use_packed_ue8m0
     )
 
 
@@ -65,7 +65,9 @@ def per_block_cast_to_fp8(
 
     Raises TypeError for another dtype; ValueError for another rank or gran_k.
     """
-    return torch.ops.deep_gemm_jit.per_block_cast_to_fp8(_forward_only(x), use_ue8m0, gran_k)
+    return torch.ops.deep_gemm_jit.per_block_cast_to_fp8(
+        _forward_only("per_block_cast_to_fp8", x), use_ue8m0, gran_k
+    )
 
 
 def per_channel_cast_to_fp8(
@@ -79,6 +81,7 @@ def per_channel_cast_to_fp8(
 
     Raises TypeError for another dtype; ValueError for another rank or gran_k.
     """
+    _check_tensor("per_channel_cast_to_fp8", "x", x)
     _check_input("per_channel_cast_to_fp8", x, gran_k)
     q, sf = per_token_cast_to_fp8(x.t().contiguous(), use_ue8m0, gran_k)
     # e4m3 travels as bytes: not every torch can transpose it into a contiguous tensor.
@@ -97,6 +100,10 @@ def cast_back_from_fp8(
     Raises TypeError for another dtype, ValueError for another shape.
     """
     name = "cast_back_from_fp8"
+    _check_tensor(name, "x", x)
+    _check_tensor(name, "sf", sf)
+    if gran_k < 1:
+        raise ValueError(f"{name}: gran_k is {gran_k}; it must be at least 1, and what x was cast with")
     if x.dtype != torch.float8_e4m3fn:
         raise TypeError(f"{name}: x has dtype {x.dtype}; it must be float8_e4m3fn")
     if x.dim() != 2 or sf.dim() != 2:
@@ -129,6 +136,7 @@ def ceil_to_ue8m0(x: torch.Tensor) -> torch.Tensor:
 
     Raises TypeError unless x is float32.
     """
+    _check_tensor("ceil_to_ue8m0", "x", x)
     if x.dtype != torch.float32:
         raise TypeError(
             f"ceil_to_ue8m0: x has dtype {x.dtype}; it must be float32: convert it with x.float()"
@@ -148,6 +156,7 @@ def pack_ue8m0_to_int(x: torch.Tensor) -> torch.Tensor:
 
     Raises TypeError for another dtype; ValueError for a scalar or for values that UE8M0 cannot hold.
     """
+    _check_tensor("pack_ue8m0_to_int", "x", x)
     if x.dtype != torch.float32:
         raise TypeError(
             f"pack_ue8m0_to_int: x has dtype {x.dtype}; it must be float32: convert it with x.float()"
@@ -171,6 +180,7 @@ def unpack_ue8m0_from_int(packed: torch.Tensor) -> torch.Tensor:
 
     Raises TypeError for another dtype, ValueError for a scalar.
     """
+    _check_tensor("unpack_ue8m0_from_int", "packed", packed)
     if packed.dtype != torch.int32:
         raise TypeError(f"unpack_ue8m0_from_int: packed has dtype {packed.dtype}; it must be int32")
     if packed.dim() == 0:
@@ -186,7 +196,13 @@ def unpack_ue8m0_from_int(packed: torch.Tensor) -> torch.Tensor:
 # ---- operators -----------------------------------------------------------------------------------
 
 
-def _forward_only(x: torch.Tensor) -> torch.Tensor:
+def _check_tensor(function: str, name: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{function}: {name} is a {type(value).__name__}; it must be a torch.Tensor")
+
+
+def _forward_only(function: str, x: torch.Tensor) -> torch.Tensor:
+    _check_tensor(function, "x", x)
     return x.detach() if x.requires_grad else x
 
 

@@ -4,10 +4,14 @@
 >>> tune(GemmProblem(n=4096, k=7168), [1, 8, 64, 512, 4096])
 """
 
+import contextlib
+import fcntl
 import json
+import math
+import operator
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +28,7 @@ Timer = Callable[[Sequence[KernelPlan], int], Sequence[float]]
 
 # What two measurements of one kernel may differ by: the planner's choice stays unless it is beaten by more.
 NOISE = 0.01
+MOST_ROWS = 10**15  # what the planner takes from a table
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,24 @@ def tune(
     Only plans that all_plans lists are compared, so a warm-up without max_rows covers what tuning chooses. A
     row count takes the winner of its own step of the planner, or of the measured steps on both sides of it
     where these agree. The planner uses the new table at once, except for row counts that were called before.
-    Raises ValueError, NotImplementedError for an M-grouped problem without a timer or no supported device,
-    OSError where the table cannot be written, and what compile raises.
+    Several processes may tune into one table. A file there that is no tuning table is left as it is.
+    Raises ValueError, TypeError, NotImplementedError for an M-grouped problem without a timer or no supported
+    device, OSError where the table cannot be written, and what compile raises.
     """
     table = os.environ.get("DGJ_TUNING") if path is None else os.fspath(path)
     if not table:
         raise ValueError("tune: there is no table to write: set DGJ_TUNING to a file, or pass path")
-    rows = sorted(set(ms))
-    if not rows or rows[0] < 1:
-        raise ValueError(f"tune: ms is {list(ms)}; it must hold row counts of at least 1")
+    try:
+        rows = sorted({operator.index(m) for m in ms})
+    except TypeError:
+        raise TypeError(f"tune: ms is {ms!r}; it must be a sequence of whole numbers") from None
+    if not rows or rows[0] < 1 or rows[-1] > MOST_ROWS:
+        raise ValueError(f"tune: ms is {rows}; it must hold row counts of at least 1 and at most {MOST_ROWS}")
     if top < 1:
         raise ValueError(f"tune: top is {top}; it must be at least 1")
     device = _core.device_profile_name(current_device()) if device is None else device
+    target = Path(os.path.realpath(table))  # a link stays a link
+    _rows_of(target)  # what cannot be extended is an error before anything is timed
     listed = all_plans(problem, device)
     contestants = {m: _contestants(problem, m, device, listed, top) for m in rows}
     if timer is None:
@@ -74,7 +85,7 @@ def tune(
         timer = GpuTimer(problem, rows[-1])
         compile_kernels(list(dict.fromkeys(p for plans in contestants.values() for p in plans)))
     winners = [_winner(m, contestants[m], timer(contestants[m], m)) for m in rows]
-    _store(Path(table), problem, device, winners)
+    _store(target, problem, device, winners)
     _core.forget_tuning()
     return winners
 
@@ -89,43 +100,84 @@ def _contestants(
 
 
 def _winner(m: int, plans: list[KernelPlan], us: Sequence[float]) -> TunedRow:
-    if len(us) != len(plans) or not all(time > 0 for time in us):
-        raise ValueError(f"tune: the timer returned {list(us)} for {len(plans)} plans; each needs a time")
+    us = [float(time) for time in us]
+    if len(us) != len(plans) or not all(time > 0 and math.isfinite(time) for time in us):
+        raise ValueError(
+            f"tune: the timer returned {us} for {len(plans)} plans; each needs a time, positive and finite"
+        )
     best = min(range(len(plans)), key=lambda i: us[i])
     if us[best] >= us[0] * (1 - NOISE):
         best = 0
-    return TunedRow(m, plans[best], float(us[best]), float(us[0]))
+    return TunedRow(m, plans[best], us[best], us[0])
 
 
 def _store(path: Path, problem: GemmProblem, device: str, winners: list[TunedRow]) -> None:
     line = _core.problem_line(problem)
     replaced = {(device, line, row.m) for row in winners}
-    rows = [r for r in _rows_of(path) if (r["device"], r["problem"], r["m"]) not in replaced]
-    rows += [
+    new = [
         {"device": device, "problem": line, "m": row.m, "plan": str(row.plan), "us": round(row.us, 3)}
         for row in winners
     ]
-    rows.sort(key=lambda r: (r["device"], r["problem"], r["m"]))
-    table = {"format": _core.TUNING_FORMAT, "package": _core.__version__, "winners": rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In one step: a server that starts meanwhile reads the old table or the new one.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    with _locked(path.parent):
+        rows = [r for r in _rows_of(path) if (r["device"], r["problem"], r["m"]) not in replaced] + new
+        rows.sort(key=lambda r: (r["device"], r["problem"], r["m"]))
+        table = {"format": _core.TUNING_FORMAT, "package": _core.__version__, "winners": rows}
+        # In one step: a server that starts meanwhile reads the old table or the new one.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(table, file, indent=1, allow_nan=False)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other tuners away while a table in the folder is read and replaced; it leaves no file behind."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(table, file, indent=1)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        # Some network file systems lock no folders; tuning alone is all right there.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _rows_of(path: Path) -> list[dict]:
-    """The rows of a table that the planner would use; of any other file nothing is kept."""
+    """The rows of a table that the planner would use; none of another version's table or an empty file.
+
+    Raises ValueError where the file is something else: it is not ours to overwrite.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"tune: {path} is no file; pass the path of a tuning table, or of a file to make")
     try:
-        table = json.loads(path.read_text())
-        good = (table["format"], table["package"]) == (_core.TUNING_FORMAT, _core.__version__)
-        rows = table["winners"] if good else []
-        return [dict(row) for row in rows if {"device", "problem", "m", "plan"} <= row.keys()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        text = path.read_text()
+        table = json.loads(text) if text.strip() else {"format": 0, "package": "", "winners": []}
+        kind, package, rows = table["format"], table["package"], table["winners"]
+    except FileNotFoundError:
         return []
+    except (ValueError, KeyError, TypeError, RecursionError):
+        rows = None
+    if not isinstance(rows, list):
+        raise ValueError(
+            f"tune: {path} is no tuning table and stays as it is; remove it or pass another path"
+        )
+    good = (kind, package) == (_core.TUNING_FORMAT, _core.__version__)
+    return [row for row in map(_usable, rows) if row] if good else []
+
+
+def _usable(row: object) -> dict | None:
+    if not isinstance(row, dict):
+        return None
+    names = all(isinstance(row.get(name), str) for name in ("device", "problem", "plan"))
+    m, us = row.get("m"), row.get("us")
+    # Between these bounds there is neither an infinity nor a NaN.
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < 1e300 for x in (m, us))
+    if not names or not numbers or not 1 <= m <= MOST_ROWS or m != int(m):
+        return None
+    return {"device": row["device"], "problem": row["problem"], "m": int(m), "plan": row["plan"], "us": us}

@@ -3,8 +3,10 @@
 import argparse
 import collections
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import deep_gemm_jit as dg
 from deep_gemm_jit import _core
@@ -42,9 +44,15 @@ def _primary(what: str) -> str:
     """Return the writable root; raises ValueError where there is none."""
     state = store.roots()
     if not state["primary"]:
-        reasons = "; ".join(filter(None, [state["unwritable"], *state["warnings"]])) or "it is turned off"
+        reasons = "; ".join(_reasons(state))
         raise ValueError(f"cache {what}: there is no cache folder to write to: {reasons}; set DGJ_CACHE_DIR")
     return state["primary"]
+
+
+def _reasons(state: dict) -> list[str]:
+    """What was found wrong with the roots; without a writable one never nothing."""
+    found = [text for text in (state["unwritable"], *state["warnings"]) if text]
+    return found if found or state["primary"] else ["it is turned off: DGJ_CACHE_DIR names no folder"]
 
 
 def _path(args: argparse.Namespace) -> int:
@@ -60,8 +68,8 @@ def _path(args: argparse.Namespace) -> int:
         )
     elif state["primary"]:
         write(state["primary"])
-    for line in [] if args.json else [state["unwritable"], *state["warnings"]]:
-        sys.stderr.write(f"{line}\n" if line else "")
+    for line in [] if args.json else _reasons(state):
+        sys.stderr.write(f"{line}\n")
     return 0 if state["primary"] else 1
 
 
@@ -144,8 +152,7 @@ def _show(args: argparse.Namespace) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(record.image)
             return 0
-        with open(args.cubin, "wb") as out:
-            out.write(record.image)
+        _write_file(Path(args.cubin), record.image)
     values = {**record.as_dict(), "log": record.meta.get("log"), "image_bytes": len(record.image)}
     if args.json:
         _show_json(values)
@@ -154,6 +161,19 @@ def _show(args: argparse.Namespace) -> int:
         write(*(f"{name:12}  {value}" for name, value in values.items() if value is not None))
         write(*(f"  {line}" for line in (log or "").splitlines()))
     return 1 if record.problem else 0
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Write all of it or leave what was there: a disk may get full on the way."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # such as /dev/stdout; a device, a pipe
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -180,8 +200,8 @@ def _verify(args: argparse.Namespace) -> int:
 def _prune(args: argparse.Namespace) -> int:
     root = _primary("prune")
     bound = store.roots()["max_size"] if args.max_size is None else _core.parse_size(args.max_size)
-    if args.older_than is not None and args.older_than < 0:
-        raise ValueError(f"cache prune: --older-than is {args.older_than}; it must not be negative")
+    if args.older_than is not None and not args.older_than >= 0:  # a NaN neither
+        raise ValueError(f"cache prune: --older-than is {args.older_than}; it must be a number of at least 0")
     latest = time.time() - args.older_than * _SECONDS_PER_DAY if args.older_than is not None else 0.0
     removed = {"unusable": 0, "old": 0, "over_bound": 0, "litter": 0, "bytes": 0}
     for record in store.records(only_primary=True):

@@ -7,6 +7,13 @@ from typing import Any
 import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 
+# What the commands show or add up.
+_KINDS = {
+    **dict.fromkeys(("plan", "arch", "log", "package"), (str, "text")),
+    "nvrtc": (str | None, "text"),
+    "compile_ms": (int | float, "number"),
+}
+
 
 @dataclass
 class Record:
@@ -66,15 +73,18 @@ def _record(file: Any, root: str, writable: bool, own_schema: str) -> Record:
     return record
 
 
-def _parse_meta(text: str, key: str) -> tuple[dict, str]:
+def _parse_meta(text: str | bytes, key: str) -> tuple[dict, str]:
     try:
         meta = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {}, f"its description is no JSON: {error}"
     if not isinstance(meta, dict) or not isinstance(meta.get("kernel"), str):
         return {}, "its description names no kernel"
     if meta.get("key") != key:
         return {}, "its description names another key"
+    for name, (kind, what) in _KINDS.items():
+        if name in meta and not (isinstance(meta[name], kind) and meta[name] == meta[name]):
+            return {}, f"'{name}' of its description is no {what}"
     return meta, ""
 
 

@@ -16,6 +16,14 @@ from deep_gemm_jit.models import MODEL_TYPES, model_gemms
 # A kernel of M-grouped problems may serve any number of groups: where none is given, these are planned for.
 ANY_GROUPS = tuple(2**i for i in range(11))
 
+# What the values of a problem in a file are.
+FIELDS = {
+    **dict.fromkeys(("n", "k", "groups"), (int, "a whole number")),
+    **dict.fromkeys(("d_dtype", "layout", "recipe"), (str, "text")),
+    "batch_invariant": (bool, "true or false"),
+    "max_rows": (int | None, "a whole number, or null for any"),
+}
+
 EPILOG = """examples:
   warmup --device h200 --shape 4096x7168 --shape 4096x7168x32      N x K, and N x K x groups
   warmup --device h200 --model-config DeepSeek-V3/config.json --ep 8 --max-tokens 8192
@@ -128,8 +136,11 @@ def problems_of_file(path: Path, max_rows: int | None) -> list[tuple[dg.GemmProb
     found = []
     for number, row in enumerate(rows):
         limit = row.get("max_rows", max_rows)
-        if not (limit is None or isinstance(limit, int)):
-            raise ValueError(f"{path}: max_rows of problem {number} is {limit!r}; it must be a whole number")
+        for name, value in row.items():
+            wanted, allowed = FIELDS.get(name, (object, ""))
+            # To Python, true and false are whole numbers.
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise ValueError(f"{path}: {name} of problem {number} is {value!r}; it must be {allowed}")
         try:
             problem = dg.GemmProblem(**{key: value for key, value in row.items() if key != "max_rows"})
         except TypeError:
@@ -146,6 +157,8 @@ def read_json(path: Path):
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is no JSON file that can be read: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is no JSON file that can be read: it is nested too deeply") from None
 
 
 class Progress:

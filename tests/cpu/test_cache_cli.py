@@ -103,6 +103,8 @@ def test_path(cli, root, tmp_path):
     values = cli.json("path", env=seeds)
     assert (values["primary"], values["seeds"], len(values["warnings"])) == (str(root), [], 1)
     assert cli.json("path", code=1, env={"DGJ_CACHE_DIR": ""})["primary"] is None
+    for nothing in ("", ":"):
+        assert cli.run("path", code=1, env={"DGJ_CACHE_DIR": nothing}) == "" and "DGJ_CACHE_DIR" in cli.err
     root.mkdir()
     root.chmod(0o777)
     assert cli.run("path", code=1) == "" and "mode is 0777" in cli.err
@@ -148,9 +150,32 @@ def test_show(cli, filled, tmp_path):
     text = cli.run("show", path.stem, "--cubin", tmp_path / "kernel.cubin")
     assert "plan of kernel text 1" in text and (tmp_path / "kernel.cubin").read_bytes() == image
     assert cli.run("show", path.stem, "--cubin", "-", binary=True) == image
+    assert cli.run("show", path.stem, "--cubin", "/dev/stdout", binary=True).startswith(image[:64])
     cli.run("show", "0123456789", code=1)
     damage_bit(path)
     assert cli.json("show", path.stem, code=1)["problem"]
+
+
+def test_show_leaves_no_part_of_a_file_where_the_disk_is_full(cli, filled, tmp_path):
+    target = tmp_path / "out" / "kernel.cubin"
+    target.parent.mkdir()
+    image = parts_of(filled[1])[1]
+    small = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({len(image) // 2},) * 2)\n"
+    code = small + "import sys; from deep_gemm_jit.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    for before in ([], [b"what was there"]):
+        for data in before:
+            target.write_bytes(data)
+        done = subprocess.run(
+            [sys.executable, "-c", code, "cache", "show", filled[1].stem, "--cubin", str(target)],
+            env=cli.env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1 and "File too large" in done.stderr, done
+        assert [path.read_bytes() for path in target.parent.iterdir()] == before
+    cli.run("show", filled[1].stem, "--cubin", target)
+    assert target.read_bytes() == image and [path.name for path in target.parent.iterdir()] == [target.name]
 
 
 def check_found(cli, path, words=""):
@@ -195,6 +220,32 @@ def test_verify_finds_what_has_a_right_checksum(cli, filled, fault):
         meta = json.dumps({**facts, "key": "0" * 64}).encode()
     path.write_bytes(entry_bytes(key, meta, image))
     check_found(cli, path)
+
+
+BAD_META = {
+    "null": "null",
+    "number": "5",
+    "deep": "[" * 100000,
+    "plan": {"plan": ["x"]},
+    "arch": {"arch": None},
+    "log": {"log": 5},
+    "package": {"package": {}},
+    "compile_ms": {"compile_ms": "3"},
+    "not a number": {"compile_ms": float("nan")},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_META)
+def test_a_description_with_values_of_other_types_is_a_finding_and_stops_no_command(cli, filled, fault):
+    meta, image = parts_of(filled[0])
+    bad = BAD_META[fault]
+    text = bad if isinstance(bad, str) else json.dumps(json.loads(meta) | bad)
+    filled[0].write_bytes(entry_bytes(filled[0].stem, text.encode(), image))
+    check_found(cli, filled[0], "description")
+    for part in ("ls", "stats"):
+        cli.run(part), cli.json(part)
+    cli.run("show", filled[0].stem, code=1)
+    assert cli.json("stats")["unusable"] == 1
 
 
 def test_verify_finds_names_modes_and_owners(cli, filled, root):
@@ -246,7 +297,7 @@ def test_prune_to_a_size_and_by_age(cli, filled, root):
     assert [path.exists() for path in filled] == [False, False, True]
     assert cli.json("prune", env={"DGJ_CACHE_MAX_SIZE": "100"})["over_bound"] == 1
     assert entries(root) == [] and lock.stat().st_ino == inode
-    for words in (["--max-size", "much"], ["--older-than", "-1"]):
+    for words in (["--max-size", "much"], ["--older-than", "-1"], ["--older-than", "nan"]):
         cli.run("prune", *words, code=2)
 
 
@@ -283,6 +334,16 @@ def test_a_reader_that_stops_early_is_no_error(cli, filled, tmp_path):
         ["bash", "-o", "pipefail", "-c", command], env=cli.env, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.startswith("key") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("part", EVERY_PART)
+def test_closed_outputs_are_no_error(cli, filled, tmp_path, part):
+    for closed, silent in ((">&-", "stdout"), ("2>&-", "stderr"), (">&- 2>&-", "stdout")):
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m deep_gemm_jit cache {part} {closed}"],
+            env=cli.env, cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0 and getattr(done, silent) == "" and done.stderr == "", done
 
 
 def test_files_of_another_user(cli, filled):

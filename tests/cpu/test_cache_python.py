@@ -1,5 +1,6 @@
 """P1, P2, P8, P18, P23: the cache of the installed package, with the real compiler."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -95,6 +96,22 @@ print(json.dumps({"compiles": dg._core.compile_count(), "ticks": len([t for t in
     assert seen["took"] > 0.1, "a compile this short would prove nothing"
     # With the GIL held there would be a handful at the start and the end.
     assert seen["ticks"] > 20 and seen["ticks"] > 0.1 * seen["took"] / 0.002, seen
+
+
+def test_an_entry_whose_description_is_broken_still_gives_its_kernel(tmp_path):
+    good = run(f"k = dg.compile({PLAN}); print(json.dumps([k.origin, k.key, k.report.registers]))", tmp_path)
+    assert good[0] == "compiled" and good[2] > 0
+    (path,) = entries(tmp_path)
+    data = path.read_bytes()
+    meta_size = int.from_bytes(data[12:16], "little")
+    facts, image = json.loads(data[56 : 56 + meta_size]), data[56 + meta_size : -32]
+    other = [json.dumps(facts | {"log": log}) for log in (5, None)]
+    for text in ("[]", "null", "{", "", "[" * 100000, *other):
+        meta = text.encode()
+        body = data[:12] + len(meta).to_bytes(4, "little") + data[16:56] + meta + image
+        path.write_bytes(body + hashlib.sha256(body).digest())
+        code = f"k = dg.compile({PLAN}); print(json.dumps([k.origin, k.key, k.log, len(k.cubin)]))"
+        assert run(code, tmp_path) == ["disk", good[1], "", len(image)], text
 
 
 def sha_instructions():

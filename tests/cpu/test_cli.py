@@ -203,6 +203,14 @@ def test_problems_come_from_a_file(command, tmp_path):
         ([{"n": 64, "k": 128}, {"n": 64, "k": 128, "colour": 3}], ("problem 1", "colour")),
         ([{"n": 64, "k": 128, "max_rows": "many"}], ("problem 0", "'many'")),
         ([{"n": 60, "k": 128}], ("n is 60",)),
+        ([{"n": 64, "k": 128, "max_rows": True}], ("max_rows of problem 0", "True")),
+        ([{"n": 64, "k": 128, "batch_invariant": None}], ("batch_invariant of problem 0", "None")),
+        ([{"n": 64, "k": 128, "batch_invariant": 1}], ("batch_invariant of problem 0", "true or false")),
+        ([{"n": 64, "k": 128}, {"n": "64", "k": 128}], ("n of problem 1", "'64'")),
+        ([{"n": 64.0, "k": 128}], ("n of problem 0", "64.0")),
+        ([{"n": 64, "k": True}], ("k of problem 0", "True")),
+        ([{"n": 64, "k": 128, "layout": ["dense"]}], ("layout of problem 0", "text")),
+        ("[" * 100000, ("nested too deeply",)),
     ],
 )
 def test_a_wrong_file_of_problems_says_where(content, words, command, tmp_path):
@@ -223,6 +231,24 @@ def test_a_model_config_is_enough(command, tmp_path):
     assert code == 2 and "3 ranks" in err
     other = write(tmp_path / "other.json", GPT_OSS_120B)
     assert command("warmup", *SMALL, "--model-config", other, "--dry-run")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], ("config is []",)),
+        ("5", ("config is 5",)),
+        ("null", ("config is None",)),
+        ('"x"', ("config is 'x'",)),
+        ({"text_config": 5}, ("text_config is 5",)),
+        ({"model_type": ["qwen3_moe"]}, ("model_type is ['qwen3_moe']", "qwen3_moe")),
+        ("[" * 100000, ("nested too deeply",)),
+    ],
+)
+def test_a_model_config_that_is_none_is_a_wrong_use(content, words, command, tmp_path):
+    path = write(tmp_path / "config.json", content)
+    code, out, err = command("warmup", *SMALL, "--model-config", path, "--dry-run")
+    assert code == 2 and out == "" and all(word in err for word in words), err
 
 
 def test_groups_are_part_of_a_shape_or_any(command):

@@ -148,7 +148,48 @@ dg.uninstall_as_deep_gemm()
     )
 
 
-@pytest.mark.parametrize("failure", ["raise RuntimeError('no GPU')", "import not_there", "1 / 0"])
+def test_setters_take_keywords_like_the_functions_they_stand_for(folder):
+    run(
+        """
+dg.install_as_deep_gemm()
+import deep_gemm
+assert deep_gemm.fp8_einsum() == "their einsum"
+deep_gemm.set_num_sms(num_sms=48)
+deep_gemm.set_pdl(enabled=False)
+deep_gemm.use_deterministic_algorithms(enabled=True)
+deep_gemm.set_mk_alignment_for_contiguous_layout(alignment=64)
+assert dg.get_mk_alignment_for_contiguous_layout() == 64 and dg.get_batch_invariant()
+assert deep_gemm.calls == [("num_sms", 48), ("alignment", 64)], deep_gemm.calls
+for wrong in ({}, {"sms": 1}):
+    try:
+        deep_gemm.set_num_sms(**wrong)
+    except TypeError as error:
+        assert "set_num_sms()" in str(error), error
+    else:
+        raise SystemExit("no error")
+""",
+        folder(OTHER),
+    )
+
+
+def test_uninstall_goes_on_where_somebody_removed_what_we_added(folder):
+    run(
+        """
+import deep_gemm
+theirs = deep_gemm.fp8_gemm_nt
+dg.install_as_deep_gemm()
+del deep_gemm.set_compile_mode, deep_gemm.get_compile_mode, deep_gemm.fp8_gemm_nt
+dg.uninstall_as_deep_gemm()
+assert deep_gemm.fp8_gemm_nt is theirs and not hasattr(deep_gemm, "get_pdl")
+assert deep_gemm.set_num_sms.__module__ == "deep_gemm"
+""",
+        folder(OTHER),
+    )
+
+
+@pytest.mark.parametrize(
+    "failure", ["raise RuntimeError('no GPU')", "import not_there", "1 / 0", "raise SystemExit(3)"]
+)
 def test_T11_a_package_that_cannot_be_imported_counts_as_absent_and_is_reported_once(folder, failure):
     written = run(
         """

@@ -335,8 +335,17 @@ def test_call_forms_that_python_refuses():
         dg.m_grouped_fp8_gemm_nt_contiguous(c["a"], c["b"], c["d"], c["masked_m"], grouped_layout=None)
 
 
-@pytest.mark.parametrize("value", [0, -1, 129, 1 << 20])
+@pytest.mark.parametrize("value", [0, -1, 129, 1 << 20, 1 << 40, -(1 << 70)])
 def test_the_alignment_is_in_its_range(value):
     with pytest.raises(ValueError, match=rf"the alignment is {value}; allowed: 1..128"):
         dg.set_mk_alignment_for_contiguous_layout(value)
     assert dg.get_mk_alignment_for_contiguous_layout() == 128
+
+
+@pytest.mark.parametrize("setter", [dg.set_num_sms, dg.set_compile_mode])
+def test_a_number_beyond_32_bits_is_a_wrong_value_and_not_a_wrong_type(setter):
+    for value in (1 << 40, -(1 << 70)):
+        with pytest.raises(ValueError, match=f"{setter.__name__}: .* is {value}; allowed"):
+            setter(value)
+    with pytest.raises(TypeError):
+        setter("1")

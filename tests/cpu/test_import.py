@@ -99,6 +99,28 @@ assert torch.allclose(d, torch.full((2, 8), 128.0), rtol=1e-3), d
     run(code, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "first", ["import deep_gemm_jit as dg\nimport torch", "import torch\nimport deep_gemm_jit as dg"]
+)
+def test_torch_compile_sees_the_operators_before_any_call_whichever_import_is_first(first, tmp_path):
+    code = f"""
+{first}
+def step(x, b, d, grouped):
+    a = dg.per_token_cast_to_fp8(x)
+    dg.fp8_gemm_nt(a, b, d)
+    q, sf = dg.per_block_cast_to_fp8(x)
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, (b[0][None], b[1][None]), grouped, ids)
+    return d + 1, q
+ids = torch.zeros(128, dtype=torch.int32)
+b = torch.ones(8, 128).to(torch.float8_e4m3fn), torch.ones(1, 1)
+d, grouped = torch.empty(128, 8), torch.empty(128, 8, dtype=torch.bfloat16)
+torch.compile(step, fullgraph=True, backend="eager")(torch.ones(128, 128), b, d, grouped)
+assert torch.allclose(d, torch.full((128, 8), 128.0), rtol=1e-3), d
+assert torch.allclose(grouped.float(), d, rtol=1e-2), grouped
+"""
+    run(code, tmp_path)
+
+
 def test_a_forked_child_plans_compiles_and_runs(tmp_path):
     code = """
 import torch

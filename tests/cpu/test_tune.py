@@ -217,12 +217,65 @@ def test_no_damaged_table_is_more_than_a_warning(table):
         assert {plan(m) for m in (8, 64, 512)} <= set(PLANS)
 
 
-def test_tuning_over_a_foreign_table_starts_a_new_one(table):
+def test_tuning_over_a_table_of_another_version_or_an_empty_file_starts_a_new_one(table):
     wanted = another_than(PREDICTED[64])
-    for text in ("not JSON", "[]", document(winner(), package="0.0.1"), document("text")):
+    for text in ("", document(winner(), package="0.0.1"), document(winner(), format=99), document("text")):
         table.write_text(text)
         tune([64], prefers(wanted))
         assert len(json.loads(table.read_text())["winners"]) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["not JSON", "[]", '{"mine": 1}', '{"winners": 5}', "[" * 100000, b"\xff\xfe"]
+)
+def test_a_foreign_file_is_refused_before_anything_is_timed_and_stays(text, table):
+    data = text if isinstance(text, bytes) else text.encode()
+    table.write_bytes(data)
+    with pytest.raises(ValueError, match="no tuning table and stays"):
+        tune([64], lambda plans, m: pytest.fail("timed"))
+    assert table.read_bytes() == data
+
+
+def test_a_link_to_a_table_stays_a_link(table, tmp_path):
+    table.symlink_to(tmp_path / "real.json")
+    tune([64], prefers(PLANS[0]))
+    assert table.is_symlink() and json.loads((tmp_path / "real.json").read_text())["winners"]
+    with pytest.raises(ValueError, match="is no file"):
+        tune([64], prefers(None), path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"m": [1]}, {"m": "64"}, {"m": True}, {"m": 1.5}, {"m": 2**53 + 1}, {"m": 0}, {"device": ["h200"]},
+        {"problem": {}}, {"plan": None}, {"us": float("inf")}, {"us": float("nan")}, {"us": None},
+        {"us": 10**400},
+    ],
+)  # fmt: skip
+def test_rows_that_the_planner_would_refuse_are_dropped(bad, table):
+    table.write_text(document(winner(**{"m": 8} | bad), winner(m=512.0)))
+    tune([64], prefers(another_than(PREDICTED[64])))
+    assert [row["m"] for row in json.loads(table.read_text())["winners"]] == [64, 512]
+    assert "Infinity" not in table.read_text() and "NaN" not in table.read_text()
+
+
+def test_row_counts_may_be_any_kind_of_whole_number(table):
+    numpy = pytest.importorskip("numpy")
+    tune(numpy.array([64, 8]), lambda plans, m: numpy.ones(len(plans), "float32"))
+    assert [row["m"] for row in json.loads(table.read_text())["winners"]] == [8, 64]
+
+
+def test_processes_that_tune_into_one_table_lose_no_row(table):
+    code = """
+import sys
+import deep_gemm_jit as dg
+problem = dg.GemmProblem(n=64, k=128)
+for m in range(int(sys.argv[1]), 160, 4):
+    dg.tune(problem, [m], "h200", top=1, timer=lambda plans, m: [1.0] * len(plans))
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code, str(i)]) for i in range(1, 5)]
+    assert [process.wait(120) for process in running] == [0] * 4
+    assert [row["m"] for row in json.loads(table.read_text())["winners"]] == list(range(1, 160))
 
 
 @pytest.mark.parametrize(
@@ -230,16 +283,25 @@ def test_tuning_over_a_foreign_table_starts_a_new_one(table):
     [
         ({"ms": []}, ("ms is []",)),
         ({"ms": [0]}, ("ms is [0]",)),
+        ({"ms": [2**53 + 1]}, (str(2**53 + 1), "at most")),
         ({"top": 0}, ("top is 0",)),
         ({"device": "gtx"}, ("gtx", "h200")),
         ({"timer": lambda plans, m: [1.0]}, ("each needs a time",)),
         ({"timer": lambda plans, m: [0.0] * len(plans)}, ("each needs a time",)),
+        ({"timer": lambda plans, m: [float("inf")] * len(plans)}, ("each needs a time",)),
     ],
 )
 def test_wrong_arguments(arguments, words, table):
     with pytest.raises(ValueError) as caught:
         tune(**({"ms": [64], "timer": prefers(None)} | arguments))
     assert all(word in str(caught.value) for word in words), caught.value
+    assert not table.exists()
+
+
+def test_a_row_count_that_is_no_whole_number_is_a_type_error(table):
+    for ms in ([1.5], ["8"], 5):
+        with pytest.raises(TypeError, match="tune: ms is"):
+            tune(ms, prefers(None))
     assert not table.exists()
 
 

@@ -415,6 +415,22 @@ def test_wrong_arguments(options, words, cache):
     assert not cache.exists()
 
 
+@pytest.mark.parametrize("casts", ["none", "operands", "all"])
+def test_an_unknown_device_is_an_error_without_problems_too(casts, cache):
+    for ask in (dg.warmup, dg.plan_report):
+        with pytest.raises(ValueError, match="device 'garbage' is not known; allowed: .*h200.*sm_90a"):
+            ask([], "garbage", casts=casts)
+    assert not cache.exists()
+
+
+def test_rank_and_world_size_may_be_any_kind_of_whole_number(cache):
+    numpy = pytest.importorskip("numpy")
+    report = warm(PROBLEM, max_rows=8, rank=numpy.int64(1), world_size=numpy.int64(2))
+    assert report.compiled == len(report.kernels) > 0
+    with pytest.raises(TypeError, match="rank is 0 of '2'"):
+        warm(PROBLEM, world_size="2")
+
+
 # ---- with a driver -------------------------------------------------------------------------------
 
 
