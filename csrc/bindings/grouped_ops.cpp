@@ -291,7 +291,8 @@ grouped_layout, or m_indices: int32, contiguous.
    one at the end before it, rounded up to the alignment. An empty group ends where it starts.
 ensure_zero_padding: only True sets the rows of no group to zero; else they are not written.
 expected_m_for_psum_layout: None, or the rows of a usual group: a hint.
-b_is_constant: True promises that no kernel still running writes b or its scales. No kernel makes use of it yet.
+b_is_constant: True promises that no kernel still running writes b or its scales. No kernel makes use of it
+   yet.
 recipe, recipe_a, recipe_b: None, or (1, 128, 128), (1, 128) and (128, 128): what is supported.
 compiled_dims, disable_ue8m0_cast: accepted for compatibility, without effect here. epilogue: None.
 
