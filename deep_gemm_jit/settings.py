@@ -26,11 +26,7 @@ def set_num_sms(num_sms: int) -> None:
 
     It changes the grid of a launch only: no kernel is compiled for it. Raises ValueError below 0.
     """
-    try:
-        _core.set_num_sms(num_sms)
-    except TypeError:
-        _refuse_large("set_num_sms", "num_sms", num_sms, "0 (all) to the number of the device")
-        raise
+    _core.set_num_sms(num_sms)
 
 
 def get_num_sms(device: int | None = None) -> int:
@@ -68,7 +64,8 @@ def set_compile_mode(mode: int) -> None:
     try:
         _core.set_compile_mode(mode)
     except TypeError:
-        _refuse_large("set_compile_mode", "mode", mode, "0 and 1")
+        if isinstance(mode, int):  # a whole number that C++ cannot hold, which it takes for another type
+            raise ValueError(f"set_compile_mode: mode is {mode}; allowed: 0 and 1") from None
         raise
 
 
@@ -112,11 +109,7 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
     the psum layout each group starts at the end of the one before, rounded up to it. A plain store of a
     process-wide value. Raises ValueError outside 1..128.
     """
-    try:
-        _core.set_mk_alignment(alignment)
-    except TypeError:
-        _refuse_large("set_mk_alignment_for_contiguous_layout", "the alignment", alignment, "1..128")
-        raise
+    _core.set_mk_alignment(alignment)
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:
@@ -137,9 +130,3 @@ def get_theoretical_mk_alignment_for_contiguous_layout(
     if expected_m is None or num_groups is not None:
         return 128
     return min(128, max(8, 1 << (max(expected_m, 1).bit_length() - 1) >> 3))
-
-
-def _refuse_large(function: str, name: str, value: object, allowed: str) -> None:
-    """Raise ValueError for a whole number that C++ cannot hold, which it takes for another type."""
-    if isinstance(value, int):
-        raise ValueError(f"{function}: {name} is {value}; allowed: {allowed}") from None

@@ -14,6 +14,20 @@ namespace {
 
 using Release = py::call_guard<py::gil_scoped_release>;
 
+py::object text_of(std::string_view text) {
+    PyObject* object = new_text(text);
+    if (object == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(object);
+}
+
+// What work(root) finds below a root, without the GIL.
+template <class Work>
+auto below(const py::str& root, Work work) {
+    const std::string path = path_from(root);
+    const py::gil_scoped_release release;
+    return work(path);
+}
+
 py::dict roots_dict() {
     CacheState state;
     {
@@ -21,12 +35,14 @@ py::dict roots_dict() {
         state = inspect_roots();
     }
     py::list roots;
-    for (const Root& root : state.roots.read) roots.append(py::make_tuple(root.path, root.writable));
+    for (const Root& root : state.roots.read) roots.append(py::make_tuple(path_to(root.path), root.writable));
     py::dict d;
     d["roots"] = roots;
-    d["primary"] = state.roots.primary;
-    d["unwritable"] = state.roots.unwritable;
-    d["warnings"] = state.roots.warnings;
+    py::list warnings;
+    for (const std::string& warning : state.roots.warnings) warnings.append(text_of(warning));
+    d["primary"] = path_to(state.roots.primary);
+    d["unwritable"] = text_of(state.roots.unwritable);
+    d["warnings"] = warnings;
     d["max_size"] = state.max_size;
     d["schema"] = std::string("v") + kCacheSchema;
     return d;
@@ -45,9 +61,9 @@ py::dict report_dict(const EntryFile& file, bool writable) {
         report = inspect_entry(file, writable);
     }
     py::dict d;
-    d["problem"] = report.problem;
+    d["problem"] = text_of(report.problem);
     d["key"] = report.key;
-    d["meta"] = report.meta;
+    d["meta"] = text_of(report.meta);
     d["image"] = py::bytes(reinterpret_cast<const char*>(report.image.data()), report.image.size());
     return d;
 }
@@ -56,7 +72,7 @@ py::dict report_dict(const EntryFile& file, bool writable) {
 
 void bind_cache(py::module_& m) {
     py::class_<EntryFile>(m, "CacheFile")
-        .def_readonly("path", &EntryFile::path)
+        .def_property_readonly("path", [](const EntryFile& f) { return path_to(f.path); })
         .def_property_readonly("size",
                                [](const EntryFile& f) { return static_cast<std::int64_t>(f.seen.st_size); })
         .def_property_readonly(
@@ -65,23 +81,33 @@ void bind_cache(py::module_& m) {
 
     m.def("cache_roots", &roots_dict);
     m.def(
-        "cache_files", [](const std::string& root) { return list_entries(real_fs(), root); }, py::arg("root"),
-        Release());
-    m.def("cache_unfinished", &list_unfinished, py::arg("root"), Release());
+        "cache_files",
+        [](const py::str& root) {
+            return below(root, [](const std::string& path) { return list_entries(real_fs(), path); });
+        },
+        py::arg("root"));
+    m.def(
+        "cache_unfinished", [](const py::str& root) { return below(root, &list_unfinished); },
+        py::arg("root"));
     m.def("cache_inspect", &report_dict, py::arg("file"), py::arg("writable"));
     m.def(
         "cache_remove", [](const EntryFile& file) { return remove_unchanged(real_fs(), file); },
         py::arg("file"), Release());
     m.def(
         "cache_evict",
-        [](const std::string& root, std::uint64_t keep) {
-            const Evicted done = evict(real_fs(), root, keep);
+        [](const py::str& root, std::uint64_t keep) {
+            const Evicted done = below(root, [keep](const std::string& path) {
+                return evict(real_fs(), path, keep);
+            });
             return std::make_pair(done.entries, done.bytes);
         },
-        py::arg("root"), py::arg("keep"), Release());
+        py::arg("root"), py::arg("keep"));
     m.def(
-        "cache_sweep", [](const std::string& root) { return sweep(real_fs(), root); }, py::arg("root"),
-        Release());
+        "cache_sweep",
+        [](const py::str& root) {
+            return below(root, [](const std::string& path) { return sweep(real_fs(), path); });
+        },
+        py::arg("root"));
     m.def("parse_size", &size_from, py::arg("text"));
     m.def(
         "image_problem",

@@ -76,8 +76,8 @@ py::dict identity_dict() {
         id = nvrtc_identity();
     }
     py::dict d;
-    d["path"] = id.path;
-    d["builtins"] = id.builtins;
+    d["path"] = path_to(id.path);
+    d["builtins"] = path_to(id.builtins);
     d["found_by"] = id.found_by;
     d["major"] = id.major;
     d["minor"] = id.minor;
@@ -138,7 +138,14 @@ void bind_compile(py::module_& m) {
         "cache_key", [](const KernelSource& source) { return to_hex(cache_key(source)); }, py::arg("source"),
         Release());
     m.def("cast_sources", &cast_sources);
-    m.def("cache_root", &cache_root, Release());
+    m.def("cache_root", [] {
+        std::string root;
+        {
+            const py::gil_scoped_release release;
+            root = cache_root();
+        }
+        return path_to(root);
+    });
     m.def(
         "drop_from_cache", [](const std::string& hex) { drop_from_cache(key_from_hex(hex)); }, py::arg("key"),
         Release());

@@ -41,6 +41,18 @@ PyObject* new_text(std::string_view text) noexcept {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
 }
 
+py::str path_to(std::string_view path) {
+    PyObject* text = PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
+    if (text == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::str>(text);
+}
+
+std::string path_from(const py::str& path) {
+    PyObject* encoded = PyUnicode_EncodeFSDefault(path.ptr());
+    if (encoded == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::bytes>(encoded);
+}
+
 void set_python_error(const Error& error) noexcept { set_exception(python_type(error.kind()), error.what()); }
 
 void set_python_error_from_current_exception() noexcept {

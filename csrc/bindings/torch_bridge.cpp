@@ -154,12 +154,10 @@ bool flag_is_set(PyObject* globals, PyObject* key) {
 // ---- lazily negated views -----------------------------------------------------------------------
 
 // A call for each tensor of each launch: nothing may be remembered. A weak reference would forbid
-// torch.utils.swap_tensors (load_state_dict and .to() with it), and assigning to .data makes a negated view of
-// a tensor that was none.
+// torch.utils.swap_tensors (load_state_dict, .to()), and .data can be assigned a negated view later.
 PyObject* ask_is_neg(PyObject* tensor, bool past_hook) {
     if (!past_hook) return PyObject_CallOneArg(g_torch.is_neg, tensor);
-    // Through the hook it would take 3 us, this way 0.4 (a tensor without a hook: 0.1), and hooks may do
-    // anything.
+    // On a busy CPU 3.6 us through the hook, 0.9 this way, 0.2 without a hook; and hooks may do anything.
     PyObject* args = PyTuple_Pack(1, tensor);
     if (args == nullptr) return nullptr;
     PyObject* const call[] = {g_torch.is_neg, g_no_types, args};

@@ -12,6 +12,7 @@
 
 #include "base/env.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/sha256.hpp"
 #include "compile/elf.hpp"
 #include "compile/nvrtc_find.hpp"
@@ -180,12 +181,19 @@ std::string save_source(const std::string& folder, const KernelSource& source) {
     return write_text_file(folder, source.entry + "." + source.arch + "." + digest + ".cu", text);
 }
 
+std::string not_writable(const std::string& folder) {
+    return "DGJ_SAVE_SOURCE is '" + folder + "', where no file can be written";
+}
+
 std::string save_failed_source(const KernelSource& source, const std::string& failed_folder) {
-    std::string saved = save_source(env::get(env::kSaveSource).value_or(""), source);
+    const std::string wanted = env::get(env::kSaveSource).value_or("");
+    std::string saved = save_source(wanted, source);
+    const std::string missed = saved.empty() && !wanted.empty() ? "; " + not_writable(wanted) : "";
     if (saved.empty()) saved = save_source(failed_folder, source);
     if (saved.empty()) saved = save_source(private_temporary_folder(), source);
-    return saved.empty() ? "could not be saved; set DGJ_SAVE_SOURCE to a writable folder"
-                         : "was saved as " + saved;
+    return (saved.empty() ? "could not be saved; set DGJ_SAVE_SOURCE to a writable folder"
+                          : "was saved as " + saved) +
+           missed;
 }
 
 [[noreturn]] void fail_compile(const std::string& reason, const KernelSource& source, const std::string& log,
@@ -239,7 +247,8 @@ CompileResult nvrtc_compile(const KernelSource& source, const std::string& faile
     // time. The option does not reach the code, so it stays out of nvrtc_options() and of the key.
     if (who.major > 12 || who.minor >= 9) options.push_back("--no-cache");
     const std::string save_folder = env::get(env::kSaveSource).value_or("");
-    if (!save_folder.empty()) save_source(save_folder, source);
+    if (!save_folder.empty() && save_source(save_folder, source).empty())
+        log(LogLevel::kWarning, not_writable(save_folder) + ": the source of a kernel is not saved there");
 
     const ProgramHandle program(lib, source);
     if (program.created() != 0) {

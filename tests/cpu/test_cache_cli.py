@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from cpp.cache import DAMAGES, NOBODY, damage_bit, entries, make_old, snapshot
@@ -351,3 +352,20 @@ def test_files_of_another_user(cli, filled):
         pytest.skip("giving a file to another user needs root")
     os.chown(filled[0], NOBODY, NOBODY)
     check_found(cli, filled[0], "another user")
+
+
+@pytest.mark.parametrize("part", EVERY_PART)
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_a_cache_folder_whose_name_is_no_utf8_works(part, locale, filled, cli, tmp_path, env):
+    folder = os.fsdecode(bytes(tmp_path) + b"/caf\xe9 \xff")
+    os.rename(env["DGJ_CACHE_DIR"], folder)
+    changed = {"DGJ_CACHE_DIR": folder, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0"}
+    text = os.fsdecode(cli.run(part, env=changed, binary=True))
+    assert part in ("stats", "verify", "prune") or part == "ls" or folder in text, text
+    cli.run(part, "--json", env=changed, binary=True)
+    if part == "ls":
+        assert [record["path"].startswith(folder) for record in cli.json(part, env=changed)] == [True] * 3
+        key = filled[0].stem
+        assert key in cli.run("show", key, env=changed, binary=True).decode(errors="replace")
+    left = len(list(Path(folder).rglob("*.dgk")))
+    assert left == (0 if part == "clear" else 3)

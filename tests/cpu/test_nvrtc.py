@@ -337,6 +337,18 @@ def test_save_source_keeps_every_compiled_source(driver, kernel_file, tmp_path):
     assert 'header "unused.cuh"' in saved.read_text() and saved.name.startswith("twice.sm_90a.")
 
 
+def test_a_folder_for_sources_that_cannot_be_written_is_named_in_the_error(driver, tmp_path):
+    source = tmp_path / "bad.cu"
+    source.write_text('extern "C" __global__ void bad() { this_is_not_declared(); }\n')
+    blocked = source / "below a file"
+    message = driver.run(
+        "compile", source, "bad", "sm_90a", "", site=SITE, failed=tmp_path / "failed",
+        env={"DGJ_SAVE_SOURCE": str(blocked)},
+    ).only["message"]  # fmt: skip
+    assert f"DGJ_SAVE_SOURCE is '{blocked}', where no file can be written" in message
+    assert f"was saved as {tmp_path / 'failed'}" in message
+
+
 def test_forked_child_compiles(driver, kernel_file):
     result = driver.run("fork", kernel_file, "twice", "sm_90a", site=SITE)
     assert result.code == 0 and len(result.lines) == 2
