@@ -239,8 +239,6 @@ MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) 
     call.device = device;
     call.form = args.form;
     call.zero_padding = args.zero_padding;
-    call.b_is_constant = args.b_is_constant;
-    call.expected_m = std::clamp<std::int64_t>(args.expected_m, 0, rows);
     if (args.form == GroupForm::kIds || args.form == GroupForm::kEnds) {
         if (args.alignment < 1 || args.alignment > kMaxAlignment) [[unlikely]]
             bad_alignment(function, args.alignment);

@@ -35,7 +35,8 @@ struct MGroupedArgs {   // as given
     std::int64_t alignment = 128;  // kIds, kEnds: 1..128
     bool zero_padding = false;     // kIds, kEnds: rows of no group are set to zero, else never written
     bool b_is_constant = false;    // the caller promises that no kernel still running writes b or its scales
-    std::int64_t expected_m = 0;   // rows of a usual group, a hint that may be wrong; 0: unknown
+                                 // (neither this nor expected_m changes what runs: counts are on the device)
+    std::int64_t expected_m = 0;  // rows of a usual group, a hint that may be wrong; 0: unknown
 };
 
 struct MGroupedCall {  // strides in elements; every size-1 dimension's stride replaced by a legal one
@@ -44,8 +45,7 @@ struct MGroupedCall {  // strides in elements; every size-1 dimension's stride r
     Device device;
     GroupForm form = GroupForm::kIds;
     std::int32_t alignment = 128;
-    bool zero_padding = false, b_is_constant = false;
-    std::int64_t expected_m = 0;  // in 0..rows; 0: unknown
+    bool zero_padding = false;
     const void* a = nullptr;
     const void* b = nullptr;
     const float* sfa = nullptr;

@@ -399,14 +399,13 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
             const i32 own = ptx::load_global_i32(args.index + row);
             live = own >= 0 && (u32)own < args.groups &&
                    own == ptx::load_global_i32(args.index + row / args.alignment * args.alignment);
-        } else {  // ends: 32 groups at a time, each from where those before it let it start
+        } else {  // ends: 32 groups at a time; each starts at the largest rounded-up end of those before it
             live = false;
             u32 start = 0;
             for (u32 first = 0; first < args.groups && !live; first += 32) {
                 const bool in = first + lane < args.groups;
                 u32 end = in ? clamp_rows(ptx::load_global_i32(args.index + first + lane), args.rows) : 0;
-                u32 next = round_up(end,
-                                    args.alignment);  // the largest so far is where the next group starts
+                u32 next = round_up(end, args.alignment);
                 DGJ_UNROLL
                 for (u32 distance = 1; distance < 32; distance *= 2) {
                     const u32 below = ptx::shuffle_up(next, distance);
