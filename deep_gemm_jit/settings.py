@@ -85,7 +85,8 @@ def set_batch_invariant(enabled: bool) -> None:
 def get_batch_invariant() -> bool:
     """Return whether batch-invariant mode is on.
 
-    Until it is set, DGJ_BATCH_INVARIANT or else VLLM_BATCH_INVARIANT decides, read once.
+    Until it is set, DGJ_BATCH_INVARIANT or else VLLM_BATCH_INVARIANT decides, read once. Raises ValueError
+    where the first is neither 1, true, yes, on nor 0, false, no, off.
     """
     return _core.get_batch_invariant()
 

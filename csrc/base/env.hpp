@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace dgj {
 
@@ -46,8 +47,15 @@ std::span<const EnvVar* const> table();
 // The value, or nullopt when the variable is not set. An empty value counts as set.
 std::optional<std::string> get(const EnvVar& variable);
 
-// "1", "true", "yes", "on" in any case.
+// "1", "true", "yes", "on": true; "0", "false", "no", "off", "": false; in any case, spaces around them left
+// out. Anything else: nullopt.
+std::optional<bool> parse_flag(std::string_view text);
+
+// Not set is false. Throws Error(kValue) for what is no flag.
 bool flag(const EnvVar& variable);
+
+// A flag of programs that read it as Python's int(value) != 0. What is no integer is false, with a warning.
+bool integer_flag(const EnvVar& variable);
 }  // namespace env
 
 }  // namespace dgj

@@ -89,24 +89,62 @@ constexpr std::array<PlanField, 11> kPlanFields = {{
     {"raster", &KernelPlan::raster, "tiles of the row dimension walked together for L2"},
 }};
 
+// ---- fields -------------------------------------------------------------------------------------
+
+// A field as a Value, without conversions; what is none is an error that names `function` and `name`.
+template <class Value>
+Value field_as(const py::handle& value, const char* function, const char* name) {
+    constexpr bool kNumber = std::is_same_v<Value, std::int64_t> || std::is_same_v<Value, std::uint32_t>;
+    constexpr const char* kAllowed = kNumber                           ? "an integer, 0 or larger"
+                                     : std::is_same_v<Value, bool>     ? "True or False"
+                                     : std::is_same_v<Value, py::dict> ? "a dict"
+                                                                       : "a string";
+    bool right = true;
+    if constexpr (kNumber) right = PyBool_Check(value.ptr()) == 0;
+    else if constexpr (std::is_same_v<Value, std::string>) right = PyUnicode_Check(value.ptr()) != 0;
+    py::detail::make_caster<Value> caster;
+    if (right && caster.load(value, false)) return py::detail::cast_op<Value>(std::move(caster));
+    if (PyErr_Occurred() != nullptr) PyErr_Clear();
+    const bool number = kNumber && right && PyLong_Check(value.ptr()) != 0;  // one that does not fit
+    fail(number ? ErrorKind::kValue : ErrorKind::kType, "{}: {} is {}; it must be {}", function, name,
+         std::string(py::repr(value)), kAllowed);
+}
+
 std::uint32_t extent(std::int64_t value, const char* name) {
     if (value < 0 || value > INT32_MAX)
         fail(ErrorKind::kValue, "GemmProblem: {} is {}; allowed: 0..{}", name, value, INT32_MAX);
     return static_cast<std::uint32_t>(value);
 }
 
-GemmProblem make_problem(std::int64_t n, std::int64_t k, const py::object& d_dtype, bool batch_invariant,
-                         const std::string& layout, const std::string& recipe, std::int64_t groups) {
+struct ProblemFields {
+    py::object n, k, d_dtype, batch_invariant, layout, recipe, groups;
+};
+
+GemmProblem problem_from(const ProblemFields& fields, const char* function) {
+    const auto number = [&](const py::object& value, const char* name) {
+        return extent(field_as<std::int64_t>(value, function, name), name);
+    };
+    const auto text = [&](const py::object& value, const char* name) {
+        return field_as<std::string>(value, function, name);
+    };
     GemmProblem p;
-    p.n = extent(n, "n");
-    p.k = extent(k, "k");
-    p.groups = extent(groups, "groups");
-    p.d_dtype = dtype_from(d_dtype);
-    p.batch_invariant = batch_invariant;
-    p.layout = value_in(kLayouts, layout, "GemmProblem: layout", ErrorKind::kNotImplemented);
-    p.recipe = value_in(kRecipes, recipe, "GemmProblem: recipe", ErrorKind::kNotImplemented);
+    p.n = number(fields.n, "n");
+    p.k = number(fields.k, "k");
+    p.groups = number(fields.groups, "groups");
+    p.d_dtype = dtype_from(fields.d_dtype);
+    p.batch_invariant = field_as<bool>(fields.batch_invariant, function, "batch_invariant");
+    p.layout = value_in(kLayouts, text(fields.layout, "layout"), "GemmProblem: layout",
+                        ErrorKind::kNotImplemented);
+    p.recipe = value_in(kRecipes, text(fields.recipe, "recipe"), "GemmProblem: recipe",
+                        ErrorKind::kNotImplemented);
     validate(p);
     return p;
+}
+
+GemmProblem make_problem(const py::object& n, const py::object& k, const py::object& d_dtype,
+                         const py::object& batch_invariant, const py::object& layout,
+                         const py::object& recipe, const py::object& groups) {
+    return problem_from({n, k, d_dtype, batch_invariant, layout, recipe, groups}, "GemmProblem");
 }
 
 py::dict to_dict(const GemmProblem& p) {
@@ -121,42 +159,30 @@ py::dict to_dict(const GemmProblem& p) {
     return d;
 }
 
-py::object take(py::dict& d, const char* key, const char* type) {
-    if (!d.contains(key)) fail(ErrorKind::kValue, "{}.from_dict: the key '{}' is missing", type, key);
+py::object take(py::dict& d, const char* key, const char* function) {
+    if (!d.contains(key)) fail(ErrorKind::kValue, "{}: the key '{}' is missing", function, key);
     return d.attr("pop")(key);
 }
 
-// The field `key` as a Value; `allowed` says what that is.
-template <class Value>
-Value take_as(py::dict& d, const char* key, const char* type, const char* allowed) {
-    const py::object value = take(d, key, type);
-    try {
-        return value.cast<Value>();
-    } catch (const py::cast_error&) {
-        const bool number = PyLong_Check(value.ptr()) != 0 && PyBool_Check(value.ptr()) == 0;
-        fail(number && std::is_integral_v<Value> ? ErrorKind::kValue : ErrorKind::kType,
-             "{}.from_dict: {} is {}; it must be {}", type, key, std::string(py::repr(value)), allowed);
-    }
+// A copy, to take the fields from.
+py::dict fields_of(const py::object& values, const char* function) {
+    return field_as<py::dict>(values, function, "values").attr("copy")();
 }
 
-constexpr const char* kAnInteger = "an integer, 0 or larger";
-
-void refuse_rest(const py::dict& d, const char* type) {
+void refuse_rest(const py::dict& d, const char* function) {
     if (d.empty()) return;
-    fail(ErrorKind::kValue, "{}.from_dict: unknown keys {}", type,
+    fail(ErrorKind::kValue, "{}: unknown keys {}", function,
          std::string(py::str(py::list(d.attr("keys")()))));
 }
 
-GemmProblem problem_from_dict(const py::dict& given) {
-    auto d = given.attr("copy")().cast<py::dict>();
-    const char* type = "GemmProblem";
-    const auto number = [&](const char* key) { return take_as<std::int64_t>(d, key, type, kAnInteger); };
-    const auto text = [&](const char* key) { return take_as<std::string>(d, key, type, "a string"); };
-    const std::int64_t n = number("n"), k = number("k"), groups = number("groups");
-    const GemmProblem p = make_problem(n, k, take(d, "d_dtype", type),
-                                       take_as<bool>(d, "batch_invariant", type, "True or False"),
-                                       text("layout"), text("recipe"), groups);
-    refuse_rest(d, type);
+GemmProblem problem_from_dict(const py::object& values) {
+    const char* function = "GemmProblem.from_dict";
+    py::dict d = fields_of(values, function);
+    const auto field = [&](const char* key) { return take(d, key, function); };
+    const ProblemFields fields{field("n"),      field("k"),      field("d_dtype"), field("batch_invariant"),
+                               field("layout"), field("recipe"), field("groups")};
+    const GemmProblem p = problem_from(fields, function);
+    refuse_rest(d, function);
     return p;
 }
 
@@ -168,16 +194,16 @@ py::dict to_dict(const KernelPlan& plan) {
     return d;
 }
 
-KernelPlan plan_from_dict(const py::dict& given) {
-    auto d = given.attr("copy")().cast<py::dict>();
-    const char* type = "KernelPlan";
+KernelPlan plan_from_dict(const py::object& values) {
+    const char* function = "KernelPlan.from_dict";
+    py::dict d = fields_of(values, function);
     KernelPlan plan;
-    plan.problem = problem_from_dict(take_as<py::dict>(d, "problem", type, "a dict"));
-    plan.family = value_in(kFamilies, take_as<std::string>(d, "family", type, "a string"),
+    plan.problem = problem_from_dict(field_as<py::dict>(take(d, "problem", function), function, "problem"));
+    plan.family = value_in(kFamilies, field_as<std::string>(take(d, "family", function), function, "family"),
                            "KernelPlan: family", ErrorKind::kValue);
     for (const PlanField& field : kPlanFields)
-        plan.*field.member = take_as<std::uint32_t>(d, field.name, type, kAnInteger);
-    refuse_rest(d, type);
+        plan.*field.member = field_as<std::uint32_t>(take(d, field.name, function), function, field.name);
+    refuse_rest(d, function);
     validate(plan);
     return plan;
 }

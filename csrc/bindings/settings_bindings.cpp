@@ -43,6 +43,7 @@ py::list env_table() {
 void bind_settings(py::module_& m) {
     m.attr("__version__") = kPackageVersion;
     m.def("env_table", &env_table);
+    m.def("parse_flag", &env::parse_flag, py::arg("text"));
     m.def(
         "set_num_sms",
         [](const py::object& sms) {

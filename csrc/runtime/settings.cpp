@@ -29,7 +29,8 @@ bool ask_once(std::atomic<int>& setting, bool (*ask)()) {
 }
 
 bool batch_invariant_from_env() {
-    return env::flag(env::get(env::kBatchInvariant) ? env::kBatchInvariant : env::kVllmBatchInvariant);
+    if (env::get(env::kBatchInvariant)) return env::flag(env::kBatchInvariant);
+    return env::integer_flag(env::kVllmBatchInvariant);
 }
 
 }  // namespace

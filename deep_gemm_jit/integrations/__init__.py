@@ -3,22 +3,23 @@
 import importlib
 import os
 
-__all__ = ["backend_mode", "sglang", "transformers", "vllm"]
+from deep_gemm_jit import _core
 
-_MODES = {"1": "linear", "true": "linear", "yes": "linear", "on": "linear", "moe": "moe"}
-_OFF = ("", "0", "false", "no", "off")
+__all__ = ["backend_mode", "sglang", "transformers", "vllm"]
 
 
 def backend_mode() -> str | None:
     """Return what DGJ_BACKEND asks for: None (off), "linear" or "moe". Raises ValueError for others."""
     value = os.environ.get("DGJ_BACKEND", "").strip().lower()
-    if value in _OFF:
-        return None
-    if value not in _MODES:
+    if value == "moe":
+        return "moe"
+    # What is no UTF-8 is no flag either.
+    linear = _core.parse_flag(value.encode(errors="backslashreplace").decode())
+    if linear is None:
         raise ValueError(
             f"DGJ_BACKEND is {value!r}; allowed are 1 (linear layers), moe (experts too) and 0 (off)"
         )
-    return _MODES[value]
+    return "linear" if linear else None
 
 
 def __getattr__(name: str):

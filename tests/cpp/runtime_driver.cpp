@@ -470,6 +470,13 @@ void batch_invariant_from_environment() {  // the variables are set by the test
     CHECK(!runtime::get_batch_invariant());
 }
 
+void switches_that_are_none() {  // the variables are set by the test
+    CHECK(has(error_of(ErrorKind::kValue, [] { runtime::get_check(); }),
+              "DGJ_CHECK='maybe'; allowed: 1, true"));
+    CHECK(has(error_of(ErrorKind::kValue, [] { runtime::get_batch_invariant(); }),
+              "DGJ_BATCH_INVARIANT='2'; allowed: 1, true"));
+}
+
 void batch_invariant_off() { CHECK(!runtime::get_batch_invariant()); }
 
 void generic_launch() {
@@ -651,6 +658,7 @@ const struct {
     {"devices", devices},
     {"batch_invariant_from_environment", batch_invariant_from_environment},
     {"batch_invariant_off", batch_invariant_off},
+    {"switches_that_are_none", switches_that_are_none},
     {"generic_launch", generic_launch},
     {"checked_index", checked_index},
     {"grouped", grouped},

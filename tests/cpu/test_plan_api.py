@@ -203,14 +203,46 @@ def test_settings_are_process_wide_and_checked():
         ({"DGJ_BATCH_INVARIANT": "1"}, True),
         ({"VLLM_BATCH_INVARIANT": "1"}, True),
         ({"VLLM_BATCH_INVARIANT": "1", "DGJ_BATCH_INVARIANT": "0"}, False),
+        ({"DGJ_BATCH_INVARIANT": " Yes "}, True),
+        ({"DGJ_BATCH_INVARIANT": "OFF"}, False),
+        ({"VLLM_BATCH_INVARIANT": "2"}, True),
+        ({"VLLM_BATCH_INVARIANT": " -1_0 "}, True),
+        ({"VLLM_BATCH_INVARIANT": "+00"}, False),
+        ({"VLLM_BATCH_INVARIANT": ""}, False),
     ],
 )
 def test_the_environment_sets_batch_invariance(variables, expected):
-    code = "import deep_gemm_jit as dg; raise SystemExit(0 if dg.get_batch_invariant() else 7)"
+    assert batch_invariance(variables) == f"{expected}\n"
+
+
+@pytest.mark.parametrize("value", ["2", "maybe", "tru", "1 1", "-1", b"\xff"])
+def test_a_switch_that_is_no_boolean_is_an_error_at_each_use(value):
+    said = batch_invariance({"DGJ_BATCH_INVARIANT": value}, twice=True)
+    assert said.count("ValueError DGJ_BATCH_INVARIANT='") == said.count("allowed: 1, true, yes, on, 0") == 2
+
+
+@pytest.mark.parametrize("value", ["true", "1.0", "_1", "1__0", "0x1", "+", b"1\xff"])
+def test_what_vllm_cannot_read_as_an_integer_is_off_with_a_warning(value):
+    said = batch_invariance({"VLLM_BATCH_INVARIANT": value})
+    assert said.endswith("False\n") and said.startswith("VLLM_BATCH_INVARIANT='") and "allowed: 0, 1" in said
+
+
+def batch_invariance(variables, twice=False):
+    """What a new process says, warnings before."""
+    code = """
+import logging, sys
+import deep_gemm_jit as dg
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+for _ in range(int(sys.argv[1])):
+    try:
+        print(dg.get_batch_invariant())
+    except ValueError as error:
+        print("ValueError", error)
+"""
     ours = ("DGJ_BATCH_INVARIANT", "VLLM_BATCH_INVARIANT")
     environment = {name: value for name, value in os.environ.items() if name not in ours} | variables
-    done = subprocess.run([sys.executable, "-c", code], env=environment)
-    assert (done.returncode == 0) is expected
+    command = [sys.executable, "-c", code, "2" if twice else "1"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_every_public_name_exists_and_is_documented():
@@ -237,21 +269,42 @@ def test_plans_for_very_many_rows_do_not_overflow(rows):
         ("k", 1.5, TypeError),
         ("k", 2**70, ValueError),
         ("groups", [], TypeError),
+        ("groups", True, TypeError),
         ("batch_invariant", "no", TypeError),
+        ("batch_invariant", None, TypeError),
+        ("batch_invariant", 1, TypeError),
+        ("batch_invariant", float("nan"), TypeError),
         ("layout", 5, TypeError),
+        ("layout", b"dense", TypeError),
         ("recipe", None, TypeError),
     ],
 )
 def test_a_problem_from_a_field_of_the_wrong_type_names_the_field(field, value, error):
+    fields = {**PROBLEM.to_dict(), field: value}
     with pytest.raises(error, match=rf"GemmProblem\.from_dict: {field} is .*; it must be"):
-        dg.GemmProblem.from_dict({**PROBLEM.to_dict(), field: value})
+        dg.GemmProblem.from_dict(fields)
+    with pytest.raises(error, match=rf"GemmProblem: {field} is .*; it must be"):
+        dg.GemmProblem(**fields)
+
+
+@pytest.mark.parametrize("value", [5, None, "x", 1.5, [], (1,), [("n", 64)]])
+@pytest.mark.parametrize("kind", [dg.GemmProblem, dg.KernelPlan])
+def test_what_is_no_dict_is_named(kind, value):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\.from_dict: values is .*; it must be a dict"):
+        kind.from_dict(value)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
+        ("problem", 5, TypeError),
+        ("problem", None, TypeError),
+        ("problem", "x", TypeError),
+        ("problem", list(PROBLEM.to_dict().items()), TypeError),
         ("family", None, TypeError),
+        ("family", b"gemm", TypeError),
         ("stages", "4", TypeError),
+        ("stages", True, TypeError),
         ("stages", -1, ValueError),
         ("raster", 2**32, ValueError),
     ],

@@ -116,7 +116,8 @@ def test_runtime(scenario, run, fake_driver):
 def test_every_scenario_runs():
     text = (ROOT / "tests" / "cpp" / "runtime_driver.cpp").read_text()
     table = text[text.index("kScenarios[]") :]
-    others = ["no_driver", "batch_invariant_from_environment", "checked_index", "cost", "grouped_cost"]
+    others = ["no_driver", "batch_invariant_from_environment", "switches_that_are_none", "checked_index"]
+    others += ["cost", "grouped_cost"]
     assert [name for name in [*SCENARIOS, *others] if f'{{"{name}", {name}}}' not in table] == []
     assert table.count('{"') == len(SCENARIOS) + len(others)
 
@@ -135,6 +136,7 @@ def test_machine_without_a_driver(run, tmp_path):
         ("batch_invariant_from_environment", {"DGJ_BATCH_INVARIANT": "on", "VLLM_BATCH_INVARIANT": "0"}),
         ("checked_index", {"DGJ_CHECK": "1"}),
         ("batch_invariant_off", {"DGJ_BATCH_INVARIANT": "0", "VLLM_BATCH_INVARIANT": "1"}),
+        ("switches_that_are_none", {"DGJ_CHECK": "maybe", "DGJ_BATCH_INVARIANT": "2"}),
     ],
 )
 def test_settings_from_the_environment(scenario, variables, run, fake_driver):
