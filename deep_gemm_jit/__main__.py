@@ -5,6 +5,8 @@ import importlib
 import os
 import sys
 
+from deep_gemm_jit.cli.text import write_anything
+
 # Each is a module of deep_gemm_jit.cli, imported when it is asked for.
 COMMANDS = {
     "env": "versions, NVRTC, driver, cache folder, environment variables",
@@ -21,6 +23,8 @@ def main(arguments: list[str]) -> int:
     # Who closes them (>&-) wants no text; the exit code says it all. To Python they are None then.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  open until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    write_anything(sys.stdout)
+    write_anything(sys.stderr)
     parser = argparse.ArgumentParser(prog="python -m deep_gemm_jit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in arguments if not word.startswith("-")), None)

@@ -119,13 +119,14 @@ def compile(what: KernelPlan | CastPlan | KernelSource) -> CompiledKernel:  # no
     )
 
 
-def _log_of(meta: str | bytes) -> str:
+def _log_of(meta: bytes) -> str:
     """The compiler's log in an entry's description, "" where that is broken: the kernel is good without."""
     try:
-        log = json.loads(meta)["log"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        log = json.loads(meta.decode())["log"]
+        log.encode()  # an escape can name half a character
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
-    return log if isinstance(log, str) else ""
+    return log
 
 
 def load(plan: KernelPlan | CastPlan, device: int = 0) -> None:

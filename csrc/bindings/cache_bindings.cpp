@@ -63,7 +63,7 @@ py::dict report_dict(const EntryFile& file, bool writable) {
     py::dict d;
     d["problem"] = text_of(report.problem);
     d["key"] = report.key;
-    d["meta"] = text_of(report.meta);
+    d["meta"] = py::bytes(report.meta);
     d["image"] = py::bytes(reinterpret_cast<const char*>(report.image.data()), report.image.size());
     return d;
 }

@@ -43,7 +43,7 @@ py::dict kernel_dict(const CachedKernel& kernel) {
     py::dict d;
     d["cubin"] = to_bytes(kernel.cubin);
     d["key"] = to_hex(kernel.key);
-    d["meta"] = kernel.meta;
+    d["meta"] = py::bytes(kernel.meta);  // as found: no look-up reads it, and it may be anything
     d["origin"] = origin_name(kernel.origin);
     d["milliseconds"] = kernel.milliseconds;
     return d;

@@ -73,9 +73,12 @@ def _record(file: Any, root: str, writable: bool, own_schema: str) -> Record:
     return record
 
 
-def _parse_meta(text: str | bytes, key: str) -> tuple[dict, str]:
+def _parse_meta(data: bytes, key: str) -> tuple[dict, str]:
     try:
-        meta = json.loads(text)
+        meta = json.loads(data.decode())
+        json.dumps(meta, ensure_ascii=False).encode()  # escapes can name half a character
+    except UnicodeError as error:
+        return {}, f"its description is no UTF-8: {error.reason} at {error.start}"
     except (ValueError, RecursionError) as error:
         return {}, f"its description is no JSON: {error}"
     if not isinstance(meta, dict) or not isinstance(meta.get("kernel"), str):

@@ -1,5 +1,7 @@
 """Sizes, ages and tables for people."""
 
+import codecs
+import io
 import sys
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -7,6 +9,25 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 def write(*lines: str) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def write_anything(stream: object) -> None:
+    """Let a stream take any text, whatever its encoding is.
+
+    Bytes of names that are no UTF-8 come out as they are, other characters that it lacks as backslashes.
+    """
+    codecs.register_error("deep_gemm_jit.cli", _bytes_or_backslashes)
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="deep_gemm_jit.cli")
+
+
+def _bytes_or_backslashes(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if "\udc80" <= character <= "\udcff":  # how Python holds a byte of a name
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    return character.encode("ascii", "backslashreplace").decode(), error.start + 1
 
 
 def size(count: int) -> str:

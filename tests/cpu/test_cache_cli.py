@@ -233,6 +233,14 @@ BAD_META = {
     "package": {"package": {}},
     "compile_ms": {"compile_ms": "3"},
     "not a number": {"compile_ms": float("nan")},
+    "half a character": {"plan": "\udcff"},
+    "half a character in a name": {"\ud800": 5},
+}
+BAD_BYTES = {
+    "no UTF-8": lambda meta: meta.replace(b"plan of", b"plan\xff of"),
+    "an escaped byte": lambda meta: meta.replace(b"plan of", b"plan\\\xff of"),
+    "bytes of half a character": lambda meta: meta.replace(b"plan of", b"plan\xed\xa0\x80 of"),
+    "UTF-16": lambda meta: meta.decode().encode("utf-16"),
 }
 
 
@@ -241,11 +249,23 @@ def test_a_description_with_values_of_other_types_is_a_finding_and_stops_no_comm
     meta, image = parts_of(filled[0])
     bad = BAD_META[fault]
     text = bad if isinstance(bad, str) else json.dumps(json.loads(meta) | bad)
-    filled[0].write_bytes(entry_bytes(filled[0].stem, text.encode(), image))
-    check_found(cli, filled[0], "description")
+    check_bad_description(cli, filled[0], text.encode(), image)
+
+
+@pytest.mark.parametrize("fault", BAD_BYTES)
+def test_a_description_that_is_no_utf8_is_a_finding_and_stops_no_command(cli, filled, fault):
+    meta, image = parts_of(filled[0])
+    bad = BAD_BYTES[fault](meta)
+    assert bad != meta
+    check_bad_description(cli, filled[0], bad, image)
+
+
+def check_bad_description(cli, path, meta, image):
+    path.write_bytes(entry_bytes(path.stem, meta, image))
+    check_found(cli, path, "description")
     for part in ("ls", "stats"):
         cli.run(part), cli.json(part)
-    cli.run("show", filled[0].stem, code=1)
+    cli.run("show", path.stem, code=1), cli.json("show", path.stem, code=1)
     assert cli.json("stats")["unusable"] == 1
 
 
@@ -369,3 +389,43 @@ def test_a_cache_folder_whose_name_is_no_utf8_works(part, locale, filled, cli, t
         assert key in cli.run("show", key, env=changed, binary=True).decode(errors="replace")
     left = len(list(Path(folder).rglob("*.dgk")))
     assert left == (0 if part == "clear" else 3)
+
+
+# The environment, and how the letter lambda comes out in a path and in a description.
+STREAMS = {
+    "ascii": ({"PYTHONIOENCODING": "ascii:strict"}, rb"\u03bb", rb"\u03bb"),
+    # Paths are bytes to Python there.
+    "ascii in the C locale": (
+        {"PYTHONIOENCODING": "ascii:strict", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        b"\xce\xbb",
+        rb"\u03bb",
+    ),
+    "latin-1": ({"PYTHONIOENCODING": "latin-1:strict"}, rb"\u03bb", rb"\u03bb"),
+    "utf-8": ({"PYTHONIOENCODING": "utf-8:strict"}, b"\xce\xbb", b"\xce\xbb"),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_texts_go_to_streams_that_lack_their_characters(stream, cli, filled, tmp_path, env):
+    variables, in_path, in_text = STREAMS[stream]
+    folder = os.fsdecode(bytes(tmp_path) + b"/\xce\xbb \xff")
+    os.rename(env["DGJ_CACHE_DIR"], folder)
+    broken, described = (Path(folder) / path.relative_to(env["DGJ_CACHE_DIR"]) for path in filled[:2])
+    broken.write_bytes(b"no entry")  # ls, show and verify name its path
+    meta, image = parts_of(described)
+    facts = json.loads(meta) | {"plan": "plan of \u03bb", "log": "\u03bb\n"}
+    text = json.dumps(facts, ensure_ascii=False).encode()
+    described.write_bytes(entry_bytes(described.stem, text, image))
+    changed = {"DGJ_CACHE_DIR": folder, **variables}
+
+    def run(*words, code=0):
+        cli.run(*words, "--json", env=changed, code=code, binary=True)
+        return cli.run(*words, env=changed, code=code, binary=True)
+
+    assert run("path").endswith(b"/" + in_path + b" \xff\n")
+    listed = run("ls")
+    assert b"plan of " + in_text + b"\n" in listed and b"/" + in_path + b" \xff/v1" in listed
+    shown = run("show", described.stem)
+    assert b"/" + in_path + b" \xff/v1" in shown and shown.endswith(b"\n  " + in_text + b"\n")
+    assert b"/" + in_path + b" \xff/v1" in run("verify", code=1)
+    run("show", broken.stem, code=1), run("stats"), run("prune"), run("clear")

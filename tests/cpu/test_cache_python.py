@@ -106,12 +106,15 @@ def test_an_entry_whose_description_is_broken_still_gives_its_kernel(tmp_path):
     meta_size = int.from_bytes(data[12:16], "little")
     facts, image = json.loads(data[56 : 56 + meta_size]), data[56 + meta_size : -32]
     other = [json.dumps(facts | {"log": log}) for log in (5, None)]
-    for text in ("[]", "null", "{", "", "[" * 100000, *other):
-        meta = text.encode()
+    half = json.dumps(facts | {"log": "\ud800"})  # an escape; the file is UTF-8
+    broken = [text.encode() for text in ("[]", "null", "{", "", "[" * 100000, half, *other)]
+    raw = json.dumps(facts).encode()
+    broken += [b"\xff" + raw, raw.replace(b'"log": "', b'"log": "\xff'), raw.decode().encode("utf-16")]
+    for meta in broken:
         body = data[:12] + len(meta).to_bytes(4, "little") + data[16:56] + meta + image
         path.write_bytes(body + hashlib.sha256(body).digest())
         code = f"k = dg.compile({PLAN}); print(json.dumps([k.origin, k.key, k.log, len(k.cubin)]))"
-        assert run(code, tmp_path) == ["disk", good[1], "", len(image)], text
+        assert run(code, tmp_path) == ["disk", good[1], "", len(image)], meta
 
 
 def sha_instructions():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -80,6 +81,32 @@ def test_a_variable_that_is_no_utf_8_is_shown_and_named_in_errors(command, monke
     assert r"'\\xff'" in command("env")[1]
     code, _, err = command("warmup", *SMALL, "--shape", "64x128", "--max-rows", 8)
     assert code == 2 and r"DGJ_JIT is '\xff'" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env"],
+        ["explain", "64", "4096", "7168"],
+        ["warmup", *SMALL, "--shape", "64x128", "--max-rows", "8"],
+        ["warmup", *SMALL, "--shape", "64x128", "--max-rows", "8", "--dry-run"],
+        ["warmup", "--model-config", "\u03bb \udcff.json"],
+        ["cache", "\u03bb \udcff"],
+    ],
+)
+def test_commands_go_to_streams_that_lack_characters(words, tmp_path):
+    folder = os.fsdecode(bytes(tmp_path) + b"/\xce\xbb \xff")
+    variables = {"PYTHONIOENCODING": "ascii:strict", "DGJ_CACHE_DIR": folder, "DGJ_TUNING": folder}
+    for more in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        done = subprocess.run(
+            [sys.executable, "-m", "deep_gemm_jit", *words],
+            env=os.environ | variables | more,
+            cwd=tmp_path,
+            capture_output=True,
+        )
+        text = done.stdout + done.stderr
+        assert done.returncode in (0, 1, 2) and text and b"Traceback" not in text, text
+        assert b"codec" not in text, text
 
 
 # ---- explain -------------------------------------------------------------------------------------
