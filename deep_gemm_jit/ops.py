@@ -94,7 +94,8 @@ _SYMBOLS = {
     "grad_enabled": "_ZN3c108GradMode10is_enabledEv",
     "is_neg": "_ZN2at6native6is_negERKNS_6TensorE",
     "requires_grad": "_ZNK3c1010TensorImpl13requires_gradEv",
-    "describe": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",
+    "describe": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",  # or, in newer versions,
+    "describe_as": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
 }
 
 

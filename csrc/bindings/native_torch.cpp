@@ -56,15 +56,15 @@ bool same(const dlpack::Tensor& a, const dlpack::Tensor& b) {
            (row_major(a) || std::equal(a.strides, a.strides + a.ndim, b.strides));
 }
 
-bool describes(const NativeTorch& native, int (*exchange_describe)(void*, dlpack::Tensor*),
-               PyObject* tensor) {
+bool describes_like(const NativeTorch& native, int (*exchange_describe)(void*, dlpack::Tensor*),
+                    PyObject* tensor) {
     dlpack::Tensor expected{}, found{};
     if (exchange_describe == nullptr || exchange_describe(tensor, &expected) != 0) {
         PyErr_Clear();
         return false;
     }
     try {
-        native.describe(native.tensor(tensor), &found);
+        native.describe_tensor(native.tensor(tensor), &found);
     } catch (...) {
         return false;
     }
@@ -81,12 +81,14 @@ void for_each_function(Native& native, Use&& use) {
     use("is_neg", native.is_neg);
     use("requires_grad", native.requires_grad);
     use("describe", native.describe);
+    use("describe_as", native.describe_as);
 }
 
 void drop_functions_of_tensors(NativeTorch& native) {
     native.is_neg = nullptr;
     native.requires_grad = nullptr;
     native.describe = nullptr;
+    native.describe_as = nullptr;
 }
 
 void drop_what_contradicts(NativeTorch& n, const PythonAnswers& python) {
@@ -126,7 +128,8 @@ bool find_native_torch(PyObject* addresses, PyObject* samples, const PythonAnswe
         if (n.is_neg != nullptr && n.is_neg(tensor) != s.is_neg) n.is_neg = nullptr;
         if (n.requires_grad != nullptr && n.requires_grad(*tensor) != s.requires_grad)
             n.requires_grad = nullptr;
-        if (n.describe != nullptr && !describes(n, exchange_describe, s.tensor)) n.describe = nullptr;
+        if (n.describes() && !describes_like(n, exchange_describe, s.tensor))
+            n.describe = nullptr, n.describe_as = nullptr;
     }
     out = n;
     return true;

@@ -25,10 +25,17 @@ struct NativeTorch {
 
     bool (*is_neg)(NativeTensor) = nullptr;
     bool (*requires_grad)(const void* implementation) = nullptr;
-    void (*describe)(NativeTensor, dlpack::Tensor*) = nullptr;  // may throw
-    std::size_t tensor_at = 0;                                  // bytes from the start of a Python tensor
+    // One of the two, depending on the version of torch. May throw.
+    void (*describe)(NativeTensor, dlpack::Tensor*) = nullptr;
+    void (*describe_as)(NativeTensor, dlpack::Tensor*, bool read_only) = nullptr;
+    std::size_t tensor_at = 0;  // bytes from the start of a Python tensor
 
-    // `object` must be a tensor, and one of the three functions above be there.
+    bool describes() const { return describe != nullptr || describe_as != nullptr; }
+    void describe_tensor(NativeTensor tensor, dlpack::Tensor* out) const {
+        if (describe != nullptr) describe(tensor, out);
+        else describe_as(tensor, out, false);
+    }
+    // `object` must be a tensor, and one of the functions of tensors be there.
     NativeTensor tensor(PyObject* object) const {
         return reinterpret_cast<NativeTensor>(reinterpret_cast<const char*>(object) + tensor_at);
     }

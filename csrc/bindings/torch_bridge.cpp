@@ -237,9 +237,9 @@ ReadResult finish(const TensorView& view) {
 
 // The exchange table's function ends in the native one, after a conversion that costs five times as much.
 bool describe_natively(PyObject* tensor, dlpack::Tensor& t) {
-    if (g_native.describe == nullptr || kind_of(tensor) == TensorKind::kOther) return false;
+    if (!g_native.describes() || kind_of(tensor) == TensorKind::kOther) return false;
     try {
-        g_native.describe(g_native.tensor(tensor), &t);
+        g_native.describe_tensor(g_native.tensor(tensor), &t);
         return true;
     } catch (...) {
         return false;  // the table fails too, and sets the Python error
