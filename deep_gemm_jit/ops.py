@@ -96,6 +96,8 @@ _SYMBOLS = {
     "requires_grad": "_ZNK3c1010TensorImpl13requires_gradEv",
     "describe": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",  # or, in newer versions,
     "describe_as": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
+    "version_counter": "_ZN5torch8autograd4impl15version_counterERKN2at6TensorE",
+    "bump_version": "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
 }
 
 
@@ -128,6 +130,8 @@ def _samples() -> tuple:
                 plain, plain[1:, ::2], plain.t()[2], plain[:0], plain[0, 0].to(torch.float8_e4m3fn),
                 torch._neg_view(plain), torch.nn.Parameter(plain), torch.nn.Parameter(plain, False),
             )  # fmt: skip
+            with torch.inference_mode():
+                tensors += (torch.zeros(2, device="cpu"),)  # without a version counter
             return tuple((t, t._cdata, t.is_neg(), t.requires_grad) for t in tensors)
     except (AttributeError, ImportError, RuntimeError, TypeError):
         return ()  # a torch that differs so much is asked through Python
@@ -170,6 +174,7 @@ def _torch_parts() -> dict:
         "profiler_globals": module_globals("autograd.profiler", "_is_profiler_enabled"),
         "compiler_globals": module_globals("compiler", "_is_compiling_flag"),
         "is_neg": find("Tensor.is_neg"),
+        "increment_version": find("autograd.graph.increment_version"),
         "exchange_capsule": find("Tensor.__dlpack_c_exchange_api__"),
         "describe": describe,
         "stream_of": stream_of,

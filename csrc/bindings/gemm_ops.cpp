@@ -121,7 +121,7 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
     view.alpha = static_cast<float>(alpha);
     const GemmOperands operands = named(t, view);
     switch (read_operands(kGemm, operands, t.d)) {
-        case Hurdle::kNone: return run_gemm(view);
+        case Hurdle::kNone: return written(run_gemm(view), t.d);
         case Hurdle::kDispatcher: return call_torch_op(t, alpha);
         case Hurdle::kError: break;
     }
@@ -143,7 +143,7 @@ PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_
     Fp8GemmArgs view;
     view.alpha = static_cast<float>(alpha);
     const GemmOperands operands = named(t, view);
-    return read_for_op(kGemm, operands) ? run_gemm(view) : nullptr;
+    return read_for_op(kGemm, operands) ? written(run_gemm(view), t.d) : nullptr;
 }
 
 // One given plan on a GPU: tests run every candidate, the tuner times them.
@@ -173,7 +173,7 @@ PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize
         set_python_error_from_current_exception();
         return nullptr;
     }
-    Py_RETURN_NONE;
+    return written(Py_NewRef(Py_None), t.d);
 }
 
 // ---- method table -------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ PyObject* run_or_dispatch(const Operation& op, const GroupedTensors& t, MGrouped
         return nullptr;
     const GroupedOperands operands = named(t, args, op.groups);
     switch (read_operands(op.name, operands, t.d)) {
-        case Hurdle::kNone: return run_grouped(op, args);
+        case Hurdle::kNone: return written(run_grouped(op, args), t.d);
         case Hurdle::kDispatcher: return call_torch_op(op, t, args);
         case Hurdle::kError: break;
     }
@@ -223,7 +223,7 @@ PyObject* offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
 PyObject* run_for_op(const Operation& op, const GroupedTensors& t, MGroupedArgs& args) {
     if (!ensure_attached() || !refuse_grad(t.d, op.name, "d")) return nullptr;
     const GroupedOperands operands = named(t, args, op.groups);
-    return read_for_op(op.name, operands) ? run_grouped(op, args) : nullptr;
+    return read_for_op(op.name, operands) ? written(run_grouped(op, args), t.d) : nullptr;
 }
 
 PyObject* run_contiguous(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {

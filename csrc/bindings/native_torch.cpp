@@ -71,6 +71,29 @@ bool describes_like(const NativeTorch& native, int (*exchange_describe)(void*, d
     return same(expected, found);
 }
 
+// -1: it has none.
+long version_of(PyObject* tensor) {
+    PyObject* value = PyObject_GetAttrString(tensor, "_version");
+    const long version = value == nullptr ? -1 : PyLong_AsLong(value);
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return version;
+}
+
+void drop_wrong_counters(NativeTorch& native, PyObject* tensor) {
+    const long before = version_of(tensor);
+    const NativeTensor t = native.tensor(tensor);
+    if (native.version_counter != nullptr && (*native.version_counter(t) != nullptr) != (before >= 0))
+        native.version_counter = nullptr;
+    if (native.bump_version == nullptr || before < 0) return;
+    try {
+        native.bump_version(t);
+        if (version_of(tensor) != before + 1) native.bump_version = nullptr;
+    } catch (...) {
+        native.bump_version = nullptr;
+    }
+}
+
 // Each function as the dictionary names it.
 template <class Native, class Use>
 void for_each_function(Native& native, Use&& use) {
@@ -82,6 +105,8 @@ void for_each_function(Native& native, Use&& use) {
     use("requires_grad", native.requires_grad);
     use("describe", native.describe);
     use("describe_as", native.describe_as);
+    use("version_counter", native.version_counter);
+    use("bump_version", native.bump_version);
 }
 
 void drop_functions_of_tensors(NativeTorch& native) {
@@ -89,6 +114,8 @@ void drop_functions_of_tensors(NativeTorch& native) {
     native.requires_grad = nullptr;
     native.describe = nullptr;
     native.describe_as = nullptr;
+    native.version_counter = nullptr;
+    native.bump_version = nullptr;
 }
 
 void drop_what_contradicts(NativeTorch& n, const PythonAnswers& python) {
@@ -130,6 +157,7 @@ bool find_native_torch(PyObject* addresses, PyObject* samples, const PythonAnswe
             n.requires_grad = nullptr;
         if (n.describes() && !describes_like(n, exchange_describe, s.tensor))
             n.describe = nullptr, n.describe_as = nullptr;
+        drop_wrong_counters(n, s.tensor);
     }
     out = n;
     return true;

@@ -28,7 +28,10 @@ struct NativeTorch {
     // One of the two, depending on the version of torch. May throw.
     void (*describe)(NativeTensor, dlpack::Tensor*) = nullptr;
     void (*describe_as)(NativeTensor, dlpack::Tensor*, bool read_only) = nullptr;
-    std::size_t tensor_at = 0;  // bytes from the start of a Python tensor
+    // What holds the pointer to the version counter; null in an inference tensor, which has none.
+    const void* const* (*version_counter)(NativeTensor) = nullptr;
+    void (*bump_version)(NativeTensor) = nullptr;  // without a counter it throws, which costs microseconds
+    std::size_t tensor_at = 0;                     // bytes from the start of a Python tensor
 
     bool describes() const { return describe != nullptr || describe_as != nullptr; }
     void describe_tensor(NativeTensor tensor, dlpack::Tensor* out) const {
@@ -48,7 +51,7 @@ struct PythonAnswers {
 
 // addresses: dict, name of a member above -> address, or None.
 // samples: sequence of (tensor, its _cdata, is_neg, requires_grad): without samples no function of tensors is
-// used. False with a Python error set when they are something else.
+// used; their version counters go up. False with a Python error set when they are something else.
 bool find_native_torch(PyObject* addresses, PyObject* samples, const PythonAnswers& python,
                        int (*exchange_describe)(void*, dlpack::Tensor*), NativeTorch& out);
 

@@ -59,6 +59,12 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
 // Behind the torch op, where no hurdle is left.
 bool read_for_op(const char* function, std::span<const NamedTensor> tensors);
 bool refuse_grad(PyObject* output, const char* function, const char* name);
+// The result of a call that writes `output`; nullptr: it failed.
+inline PyObject* written(PyObject* result, PyObject* output) {
+    if (result != nullptr) [[likely]]
+        mark_written(output);
+    return result;
+}
 
 // ---- method tables ------------------------------------------------------------------------------
 

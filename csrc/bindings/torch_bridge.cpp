@@ -22,6 +22,7 @@ struct TorchParts {
     PyObject* profiler_globals = nullptr;   // dict with _is_profiler_enabled
     PyObject* compiler_globals = nullptr;   // dict with _is_compiling_flag
     PyObject* is_neg = nullptr;             // (tensor) -> bool
+    PyObject* increment_version = nullptr;  // (tensor) -> None
     PyObject* exchange_capsule = nullptr;   // torch.Tensor.__dlpack_c_exchange_api__
     PyObject* describe = nullptr;           // (tensor) -> ints, where there is no exchange table
     PyObject* stream_of = nullptr;          // (device index) -> int, the same
@@ -36,7 +37,7 @@ struct PartName {
     PyObject* TorchParts::* member;
     bool optional;  // None: this torch lacks it, so every call goes to the dispatcher
 };
-constexpr std::array<PartName, 18> kParts = {{
+constexpr std::array<PartName, 19> kParts = {{
     {"tensor_type", &TorchParts::tensor_type, false},
     {"parameter_type", &TorchParts::parameter_type, false},
     {"disabled_dispatch", &TorchParts::disabled_dispatch, true},
@@ -48,6 +49,7 @@ constexpr std::array<PartName, 18> kParts = {{
     {"profiler_globals", &TorchParts::profiler_globals, true},
     {"compiler_globals", &TorchParts::compiler_globals, true},
     {"is_neg", &TorchParts::is_neg, true},
+    {"increment_version", &TorchParts::increment_version, false},
     {"exchange_capsule", &TorchParts::exchange_capsule, true},
     {"describe", &TorchParts::describe, false},
     {"stream_of", &TorchParts::stream_of, false},
@@ -358,6 +360,17 @@ bool wants_grad(PyObject* tensor) {
     const bool requires_grad = is_true(value);
     Py_XDECREF(value);
     return requires_grad && grad_enabled();
+}
+
+void mark_written(PyObject* tensor) {
+    if (g_native.version_counter != nullptr && g_native.bump_version != nullptr) [[likely]] {
+        const NativeTensor t = g_native.tensor(tensor);
+        if (*g_native.version_counter(t) != nullptr) g_native.bump_version(t);  // then it cannot throw
+        return;
+    }
+    PyObject* result = PyObject_CallOneArg(g_torch.increment_version, tensor);
+    if (result == nullptr) PyErr_Clear();
+    Py_XDECREF(result);
 }
 
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {

@@ -39,6 +39,10 @@ bool is_lazy_negation(PyObject* tensor);
 // d is written behind autograd's back, which is an error where autograd would have to follow it.
 bool wants_grad(PyObject* tensor);  // grad mode is on and the tensor requires grad
 
+// Autograd is told that the tensor was written, as torch's own operations do: what saved it for backward then
+// refuses it.
+void mark_written(PyObject* tensor);
+
 enum class ReadResult {
     kOk,
     kFailed,   // torch could not describe it (no memory of its own, a wrapper): a Python error is set

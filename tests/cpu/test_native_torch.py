@@ -54,7 +54,9 @@ b = dg.per_block_cast_to_fp8(torch.randn(24, 272))
 
 def run(a=a, b=b):
     d = torch.full((5, 24), float("nan"))
+    version = d._version
     dg.fp8_gemm_nt(a, b, d)
+    assert d._version > version
     return d
 
 expected = run()
@@ -123,10 +125,12 @@ def test_a_function_that_contradicts_python_is_not_used():
     # Addresses of functions that exist and answer something else: yes instead of no, no instead of yes.
     put = {
         "dispatch_depth": "grad_enabled", "function_depth": "grad_enabled", "is_neg": "grad_enabled",
-        "requires_grad": "grad_enabled", "grad_enabled": "dispatch_depth",
+        "requires_grad": "grad_enabled", "grad_enabled": "dispatch_depth", "bump_version": "is_neg",
+        "version_counter": "tracing_state",
     }  # fmt: skip
     check(put=put, unused=tuple(put))
 
 
 def test_without_samples_no_function_of_tensors_is_used():
-    check(samples=False, unused=("is_neg", "requires_grad", "describe", "describe_as"))
+    of_tensors = ("is_neg", "requires_grad", "describe", "describe_as", "version_counter", "bump_version")
+    check(samples=False, unused=of_tensors)
