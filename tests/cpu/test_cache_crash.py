@@ -55,8 +55,9 @@ def test_p4_every_fault_point_two_hundred_times(crasher):
         return crash(crasher, Path(folder) / str(part), *map(str, options))
 
     with tempfile.TemporaryDirectory(dir=fast) as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for outcome in pool.map(run, range(parts)):
-            assert outcome["kills"] >= times * (outcome["points"] // parts), outcome
+        for part, outcome in enumerate(pool.map(run, range(parts))):
+            points = len(range(1 + part, outcome["points"] + 1, parts))
+            assert outcome["kills"] == times * points, outcome
             check(outcome)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -68,8 +69,19 @@ def tree(archive, tmp_path_factory) -> Path:
     return only(folder, "deep_gemm_jit-*")
 
 
-def wheel(source: Path, target: Path, *options: str) -> Path:
-    pip("wheel", "--no-deps", *options, "--wheel-dir", target, source)
+@pytest.fixture(scope="module")
+def wheels(tree, tmp_path_factory) -> tuple[Path, Path]:
+    """Two isolated builds in a row, with other tools each; a source is removed between them."""
+    folder = tmp_path_factory.mktemp("wheels")
+    short_lived = tree / "deep_gemm_jit" / "short_lived.py"
+    short_lived.write_text("VALUE = 1\n")
+    first = wheel(tree, folder / "first")
+    short_lived.unlink()
+    return first, wheel(tree, folder / "second")
+
+
+def wheel(source: Path, target: Path) -> Path:
+    pip("wheel", "--no-deps", "--wheel-dir", target, source)
     return only(target, "deep_gemm_jit-*.whl")
 
 
@@ -79,32 +91,29 @@ def test_sdist_holds_no_built_file(archive):
 
 
 @pytest.mark.long
-def test_an_isolated_wheel_then_an_isolated_editable_installation(tree, tmp_path):
-    python = fresh_environment(tmp_path / "env")
-    pip("install", "--no-deps", wheel(tree, tmp_path / "wheel"), python=python)
-    run(python, "-c", USE, cwd=tmp_path)
-
-    python = fresh_environment(tmp_path / "editable")
-    pip("install", "--no-deps", "--editable", tree, python=python)
-    where = run(python, "-c", f"{USE}; print(_core.__file__)", cwd=tmp_path).strip()
-    assert Path(where).parent == tree / "deep_gemm_jit"
-    # The first build's tools are gone, so its folder must not be there any more.
-    assert len(list((tree / "build").glob("cmake-*"))) == 1
-
-
-@pytest.mark.long
-def test_wheel_leaves_out_what_was_removed_from_the_sources(tree, tmp_path):
-    extra = tree / "deep_gemm_jit" / "short_lived.py"
-    extra.write_text("VALUE = 1\n")
-    with_it = wheel(tree, tmp_path / "with", "--no-build-isolation")
-    extra.unlink()
-    without_it = wheel(tree, tmp_path / "without", "--no-build-isolation")
-    assert "deep_gemm_jit/short_lived.py" in zipfile.ZipFile(with_it).namelist()
-    names = zipfile.ZipFile(without_it).namelist()
+def test_isolated_wheels_work_and_leave_out_what_was_removed_from_the_sources(wheels, tmp_path):
+    for number, built in enumerate(wheels):
+        python = fresh_environment(tmp_path / f"env{number}")
+        pip("install", "--no-deps", built, python=python)
+        run(python, "-c", USE, cwd=tmp_path)
+    with_it, names = (zipfile.ZipFile(built).namelist() for built in wheels)
+    assert "deep_gemm_jit/short_lived.py" in with_it
     assert "deep_gemm_jit/short_lived.py" not in names
     assert "deep_gemm_jit/py.typed" in names
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert all(name.startswith("deep_gemm_jit") for name in names), names
+
+
+@pytest.mark.long
+def test_an_editable_installation_after_isolated_wheels(wheels, tree, tmp_path):
+    python = fresh_environment(tmp_path / "env")
+    tools = tomllib.loads((tree / "pyproject.toml").read_text())["build-system"]["requires"]
+    pip("install", *tools, python=python)
+    pip("install", "--no-deps", "--no-build-isolation", "--editable", tree, python=python)
+    where = run(python, "-c", f"{USE}; print(_core.__file__)", cwd=tmp_path).strip()
+    assert Path(where).parent == tree / "deep_gemm_jit"
+    # The tools of the isolated builds are gone, so their folders must not be there any more.
+    assert len(list((tree / "build").glob("cmake-*"))) == 1
 
 
 def test_metadata_names_torch_without_pinning_it():
