@@ -3,30 +3,27 @@
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import deep_gemm_jit as dg
+from deep_gemm_jit.cli.accuracy import (
+    BLOCK,
+    GUARD,
+    GUARD_ROWS,
+    PRODUCT_UNIT,
+    SUM_UNIT,
+    UNITS,
+    Check,
+    judged,
+    random_values,
+    widened,
+)
 from deep_gemm_jit.cli.text import table, write
+from deep_gemm_jit.cli.verify_grouped import grouped_gemms
 
-_BLOCK = 128
 _SHAPES = ((1, 576, 7168), (7, 2112, 528), (64, 264, 640), (129, 1024, 1536), (300, 520, 2064))
-# |d - exact| <= unit |exact| + 2^-11 |alpha| sum |a b| + 2^-22 (|bias| + |c|): rounding of D, with room for
-# FP32 sums, and the tensor core, which adds FP8 products with about 14 bits.
-_UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-22}
-_PRODUCT_UNIT, _SUM_UNIT = 2.0**-11, 2.0**-22
 # e4m3 has 3 bits behind the point: half a unit of the last place, or of the smallest number there is.
 _E4M3_RELATIVE, _E4M3_ABSOLUTE = 2.0**-4, 2.0**-10
-_GUARD_ROWS = 3
-
-
-@dataclass
-class Check:
-    """worst: the largest error over what is allowed for that element; at most 1 is right."""
-
-    name: str
-    worst: float
-    ok: bool
-    note: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     device = _device(torch, args.device)
-    checks = [*_quantisation(torch, device), *_gemms(torch, device), _compiles()]
+    checks = [*_quantisation(torch, device), *_gemms(torch, device), *grouped_gemms(torch, device)]
+    checks.append(_compiles())
     right = all(check.ok for check in checks)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if args.json:
@@ -66,54 +64,32 @@ def _device(torch, asked: str | None):
     return device
 
 
-def _judged(torch, name: str, error, bound, note: str = "") -> Check:
-    """NaN and infinity are wrong whatever the bound is."""
-    ratio = error / bound.clamp_min(1e-300)
-    worst = ratio.nan_to_num(nan=float("inf")).amax().item()
-    return Check(name, worst, worst <= 1, note)
-
-
-def _random(torch, device, rows: int, columns: int, seed: int):
-    """Values over several powers of two, so that scales differ from block to block."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(rows, columns, generator=generator)
-    values *= torch.exp2(torch.randint(-3, 4, (rows, 1), generator=generator).float())
-    return values.to(torch.bfloat16).to(device)
-
-
-def _widened(torch, values, scales, rows_per_scale: int):
-    """FP8 values times their scales, in float64."""
-    rows, columns = values.shape
-    wide = scales.double().repeat_interleave(rows_per_scale, 0).repeat_interleave(_BLOCK, 1)
-    return values.to(torch.float32).double() * wide[:rows, :columns]
-
-
 def _quantisation(torch, device) -> list[Check]:
     checks = []
     casts: tuple[tuple[str, Callable, int], ...] = (
         ("per_token_cast_to_fp8", dg.per_token_cast_to_fp8, 1),
-        ("per_block_cast_to_fp8", dg.per_block_cast_to_fp8, _BLOCK),
+        ("per_block_cast_to_fp8", dg.per_block_cast_to_fp8, BLOCK),
     )
     for name, cast, rows_per_scale in casts:
         for rows, columns in ((5, 136), (200, 1536)):
-            x = _random(torch, device, rows, columns, rows)
+            x = random_values(torch, device, rows, columns, rows)
             q, scales = cast(x)
-            exact, back = x.double(), _widened(torch, q, scales, rows_per_scale)
-            ones = _widened(torch, torch.ones_like(q), scales, rows_per_scale)
+            exact, back = x.double(), widened(torch, q, scales, rows_per_scale)
+            ones = widened(torch, torch.ones_like(q), scales, rows_per_scale)
             # The scale's own rounding, in FP32, can push an element over a tie.
             bound = (exact.abs() * _E4M3_RELATIVE + ones * _E4M3_ABSOLUTE) * (1 + 2.0**-20)
-            checks.append(_judged(torch, f"{name} {rows}x{columns}", (back - exact).abs(), bound))
+            checks.append(judged(torch, f"{name} {rows}x{columns}", (back - exact).abs(), bound))
     return checks
 
 
 def _gemms(torch, device) -> list[Check]:
     checks = []
     for index, (m, n, k) in enumerate(_SHAPES):
-        a = dg.per_token_cast_to_fp8(_random(torch, device, m, k, 2 * index))
-        b = dg.per_block_cast_to_fp8(_random(torch, device, n, k, 2 * index + 1))
-        left, right = _widened(torch, *a, 1), _widened(torch, *b, _BLOCK)
+        a = dg.per_token_cast_to_fp8(random_values(torch, device, m, k, 2 * index))
+        b = dg.per_block_cast_to_fp8(random_values(torch, device, n, k, 2 * index + 1))
+        left, right = widened(torch, *a, 1), widened(torch, *b, BLOCK)
         product, magnitude = left @ right.t(), left.abs() @ right.abs().t()
-        for dtype in _UNITS:
+        for dtype in UNITS:
             checks.append(_gemm(torch, device, a, b, product, magnitude, dtype, plain=True))
         checks.append(_gemm(torch, device, a, b, product, magnitude, "float32", plain=False))
     return checks
@@ -125,22 +101,22 @@ def _gemm(torch, device, a, b, product, magnitude, dtype: str, plain: bool) -> C
     kind = getattr(torch, dtype)
     alpha = None if plain else 0.75
     bias = None if plain else torch.linspace(-2, 2, n, device=device)
-    c = None if plain else _random(torch, device, m, n, m + n).to(kind)
-    exact, allowed = product, magnitude * _PRODUCT_UNIT
+    c = None if plain else random_values(torch, device, m, n, m + n).to(kind)
+    exact, allowed = product, magnitude * PRODUCT_UNIT
     if not plain:
         exact = exact * alpha + bias.double() + c.double()
-        allowed = allowed * alpha + (bias.double().abs() + c.double().abs()) * _SUM_UNIT
-    guard, results = 7.0, []
+        allowed = allowed * alpha + (bias.double().abs() + c.double().abs()) * SUM_UNIT
+    results = []
     for _ in range(2):
-        whole = torch.full((m + 2 * _GUARD_ROWS, n), guard, dtype=kind, device=device)
-        d = whole[_GUARD_ROWS : _GUARD_ROWS + m]
+        whole = torch.full((m + 2 * GUARD_ROWS, n), GUARD, dtype=kind, device=device)
+        d = whole[GUARD_ROWS : GUARD_ROWS + m]
         d.fill_(float("nan"))
         dg.fp8_gemm_nt(a, b, d, c, alpha=alpha, bias=bias)
         results.append(d.clone())
-        intact = (whole[:_GUARD_ROWS] == guard).all() and (whole[_GUARD_ROWS + m :] == guard).all()
+        intact = (whole[:GUARD_ROWS] == GUARD).all() and (whole[GUARD_ROWS + m :] == GUARD).all()
     extras = "" if plain else " alpha bias c"
     name = f"fp8_gemm_nt {m}x{n}x{a[0].shape[1]} {dtype}{extras}"
-    check = _judged(torch, name, (results[0].double() - exact).abs(), allowed + exact.abs() * _UNITS[dtype])
+    check = judged(torch, name, (results[0].double() - exact).abs(), allowed + exact.abs() * UNITS[dtype])
     if not torch.equal(*results):
         check.ok, check.note = False, "a second call gave other bits"
     if not intact:
