@@ -1,5 +1,8 @@
 """After a warm-up with load=True no call compiles, whatever M is; tuning on this GPU; the command bench."""
 
+import statistics
+import time
+
 import pytest
 import torch
 
@@ -49,6 +52,21 @@ def test_calls_of_every_size_compile_nothing_after_a_warm_up():
             ends = torch.linspace(0, m, GROUPS + 1, device="cuda").to(torch.int32)
             dg.m_grouped_fp8_gemm_nt_offsets(a, grouped_b, d[:m], ends)
     torch.cuda.synchronize()
+
+
+def test_a_kernel_from_disk_is_read_verified_and_loaded_in_two_milliseconds():
+    plans = dg.all_plans(dg.GemmProblem(n=N + 128, k=K + 256), _core.device_profile_name(0))  # no other test's
+    for plan in plans:
+        dg.compile(plan)
+    _core.forget_memory_cache()
+    with dg.zero_jit():
+        dg.load(plans[0])  # opens the driver and the cache's folders
+        took = []
+        for plan in plans[1:]:
+            started = time.perf_counter()
+            dg.load(plan)
+            took.append(1e3 * (time.perf_counter() - started))
+    assert len(took) > 2 and statistics.median(took) < 2.0, took
 
 
 def test_whatever_tuning_chooses_is_warm():
