@@ -55,7 +55,8 @@ def test_calls_of_every_size_compile_nothing_after_a_warm_up():
 
 
 def test_a_kernel_from_disk_is_read_verified_and_loaded_in_two_milliseconds():
-    plans = dg.all_plans(dg.GemmProblem(n=N + 128, k=K + 256), _core.device_profile_name(0))  # no other test's
+    problem = dg.GemmProblem(n=N + 128, k=K + 256)  # of no other test
+    plans = dg.all_plans(problem, _core.device_profile_name(0))
     for plan in plans:
         dg.compile(plan)
     _core.forget_memory_cache()
