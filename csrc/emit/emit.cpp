@@ -105,6 +105,7 @@ std::string grouped_text(const KernelPlan& plan, const KernelShape& shape) {
     add_problem(plan, shape, c);
     c.add("kTileRows", plan.tile_rows, "rows of A and D: up to three pieces of 64");
     c.add("kTileCols", plan.tile_cols, "columns of D");
+    c.add("kWideCols", 192, "columns of D in tiles of one or two pieces");
     c.add("kRaster", plan.raster, "row tiles of a group walked together, for L2");
     c.add("kScaleChunk", kScaleChunk, "K blocks of scales on one barrier");
     c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");
@@ -138,7 +139,7 @@ FamilyText family_text(const KernelPlan& plan) {
                     "GroupedArgs",
                     {"a", "b", "few", "d"},
                     "fp8_gemm_grouped(a, b, few, d, args)",
-                    {16, 32, plan.tile_cols}};
+                    {16, 32, 64, plan.tile_cols}};
     }
 }
 
