@@ -113,6 +113,11 @@ def torch_op():
     return torch.ops.deep_gemm_jit.fp8_gemm_nt.default
 
 
+def native_torch() -> list[str]:
+    """What a direct call asks C++ functions of torch; the rest it asks through Python."""
+    return list(_core.native_torch())
+
+
 def set_num_sms(count: int) -> None:
     _core.set_num_sms(count)
 

@@ -79,6 +79,8 @@ def measure(shape=SHAPE, calls: int = CALLS, blocks: int = BLOCKS, peer=None) ->
     ours, (empty, library) = core_api.torch_op(), _empty_op()
     positional, keyword = op_arguments(ours._schema, o, d)
     same = [None] * calls
+    plain_rhs = (o.b.data, o.sfb.data)
+    no_rows, no_d = (o.a[:0], o.sfa[:0]), d[:0]
     keep = []  # earlier operands stay alive, so that the allocator cannot hand out their addresses again
 
     def fresh_operands():
@@ -88,6 +90,9 @@ def measure(shape=SHAPE, calls: int = CALLS, blocks: int = BLOCKS, peer=None) ->
     variants = {
         "eager": lambda: _block(lambda _: function(lhs, rhs, d), same),
         "eager_new_pointers": lambda: _block(lambda x: function(x[0], rhs, x[1]), fresh_operands()),
+        # Where the time goes: without what a subclass of Parameter costs; all but the launch.
+        "eager_plain_weights": lambda: _block(lambda _: function(lhs, plain_rhs, d), same),
+        "eager_no_rows": lambda: _block(lambda _: function(no_rows, rhs, no_d), same),
         "torch_ops": lambda: _block(lambda _: ours(*positional, **keyword), same),
         "empty_op": lambda: _block(lambda _: empty(*positional, **keyword), same),
         "python_loop": lambda: _block(lambda _: None, same),
@@ -125,6 +130,7 @@ def report(samples: dict[str, list[float]], shape) -> dict:
     bare = us["bare_launch"]
     return {
         "shape": list(shape),
+        "asked_natively": core_api.native_torch(),
         "us": us,
         "blocks_us": {name: [round(value, 3) for value in values] for name, values in samples.items()},
         "ratios": {

@@ -11,6 +11,8 @@ Operators are defined with define and impl of torch.library. They are forward on
 history, and an output that requires grad is refused.
 """
 
+import ctypes
+import os
 import threading
 
 import torch
@@ -83,6 +85,54 @@ _DEVICE_CODES = {"cpu": 0, "cuda": 1}
 _OTHER_DEVICE = 2
 
 
+# C++ functions of torch's libraries that tell what the Python functions below do, without a Python call.
+# csrc/bindings/native_torch.hpp has their types.
+_SYMBOLS = {
+    "dispatch_depth": "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
+    "function_depth": "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
+    "tracing_state": "_ZN5torch3jit6tracer15getTracingStateEv",
+    "grad_enabled": "_ZN3c108GradMode10is_enabledEv",
+    "is_neg": "_ZN2at6native6is_negERKNS_6TensorE",
+    "requires_grad": "_ZNK3c1010TensorImpl13requires_gradEv",
+    "describe": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",  # or, in newer versions,
+    "describe_as": "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
+}
+
+
+def _native_functions() -> dict:
+    """Addresses by name; without those that this torch does not export."""
+    try:
+        # The library that torch has loaded, and with it those that it needs.
+        library = ctypes.CDLL("libtorch_cpu.so", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except (OSError, AttributeError):  # another name, or a system that has no such mode
+        return {}
+    found = {name: getattr(library, symbol, None) for name, symbol in _SYMBOLS.items()}
+    return {
+        name: ctypes.cast(function, ctypes.c_void_p).value
+        for name, function in found.items()
+        if function is not None
+    }
+
+
+def _samples() -> tuple:
+    """(tensor, address of its C++ object, is_neg, requires_grad) of tensors that differ in all of that.
+
+    The functions above are held against them.
+    """
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+            plain = torch.zeros(3, 4, dtype=torch.float32, device="cpu")
+            tensors = (
+                plain, plain[1:, ::2], plain.t()[2], plain[:0], plain[0, 0].to(torch.float8_e4m3fn),
+                torch._neg_view(plain), torch.nn.Parameter(plain), torch.nn.Parameter(plain, False),
+            )  # fmt: skip
+            return tuple((t, t._cdata, t.is_neg(), t.requires_grad) for t in tensors)
+    except (AttributeError, ImportError, RuntimeError, TypeError):
+        return ()  # a torch that differs so much is asked through Python
+
+
 def _torch_parts() -> dict:
     """Objects of torch, None where this torch lacks one: the fast path then always asks the dispatcher."""
 
@@ -123,6 +173,8 @@ def _torch_parts() -> dict:
         "exchange_capsule": find("Tensor.__dlpack_c_exchange_api__"),
         "describe": describe,
         "stream_of": stream_of,
+        "native": _native_functions(),
+        "samples": _samples(),
         **{
             name: getattr(torch.ops.deep_gemm_jit, name).default
             for name in (_name_of(schema) for schema, _, _ in _OPERATORS)

@@ -57,6 +57,9 @@ void add_method(py::module_& m, PyMethodDef& method, const char* module_name) {
 
 PyMethodDef g_attach = {"attach_torch", &attach_torch, METH_O,
                         "attach_torch(parts)\n--\n\nCalled once by deep_gemm_jit.ops."};
+PyMethodDef g_native = {
+    "native_torch", &native_torch, METH_NOARGS,
+    "native_torch()\n--\n\nWhat a direct call asks torch's C++ functions, without Python."};
 
 }  // namespace
 
@@ -163,6 +166,7 @@ void add_internal(py::module_& m, PyMethodDef& method) { add_method(m, method, "
 
 void bind_torch(py::module_& m) {
     add_internal(m, g_attach);
+    add_internal(m, g_native);
     m.def("torch_attached", &torch_attached);
 }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "bindings/dlpack_abi.hpp"
+#include "bindings/native_torch.hpp"
 
 namespace dgj::bindings {
 namespace {
@@ -60,6 +61,7 @@ TorchParts g_torch;
 bool g_attached = false;
 bool g_can_skip_dispatcher = false;  // every probe and the exchange table are there
 const dlpack::ExchangeApi* g_api = nullptr;
+NativeTorch g_native;  // what is nullptr in it is asked through g_torch or g_api
 
 PyObject* g_profiler_key = nullptr;
 PyObject* g_compiling_key = nullptr;
@@ -151,13 +153,37 @@ bool flag_is_set(PyObject* globals, PyObject* key) {
     return value != Py_False;
 }
 
+bool dispatch_mode_active() {
+    if (g_native.dispatch_depth != nullptr) [[likely]]
+        return g_native.dispatch_depth() != 0;
+    return call_is_nonzero(g_torch.dispatch_depth);
+}
+
+bool function_mode_active() {
+    if (g_native.function_depth != nullptr) [[likely]]
+        return g_native.function_depth() != 0;
+    return call_is_nonzero(g_torch.function_depth);
+}
+
+bool tracing() {
+    if (g_native.tracing_state != nullptr) [[likely]]
+        return *g_native.tracing_state() != nullptr;
+    return call_is_true(g_torch.is_tracing);
+}
+
+bool grad_enabled() {
+    if (g_native.grad_enabled != nullptr) [[likely]]
+        return g_native.grad_enabled();
+    return call_is_true(g_torch.grad_enabled);
+}
+
 // ---- lazily negated views -----------------------------------------------------------------------
 
 // A call for each tensor of each launch: nothing may be remembered. A weak reference would forbid
 // torch.utils.swap_tensors (load_state_dict, .to()), and .data can be assigned a negated view later.
 PyObject* ask_is_neg(PyObject* tensor, bool past_hook) {
     if (!past_hook) return PyObject_CallOneArg(g_torch.is_neg, tensor);
-    // On a busy CPU 3.6 us through the hook, 0.9 this way, 0.2 without a hook; and hooks may do anything.
+    // Hooks cost microseconds and may do anything.
     PyObject* args = PyTuple_Pack(1, tensor);
     if (args == nullptr) return nullptr;
     PyObject* const call[] = {g_torch.is_neg, g_no_types, args};
@@ -209,9 +235,21 @@ ReadResult finish(const TensorView& view) {
     return view.data == nullptr && has_elements(view) ? ReadResult::kNoData : ReadResult::kOk;
 }
 
+// The exchange table's function ends in the native one, after a conversion that costs five times as much.
+bool describe_natively(PyObject* tensor, dlpack::Tensor& t) {
+    if (!g_native.describes() || kind_of(tensor) == TensorKind::kOther) return false;
+    try {
+        g_native.describe_tensor(g_native.tensor(tensor), &t);
+        return true;
+    } catch (...) {
+        return false;  // the table fails too, and sets the Python error
+    }
+}
+
 ReadResult read_through_table(PyObject* tensor, TensorView& view) {
     dlpack::Tensor t;
-    if (g_api->tensor_from_object(tensor, &t) != 0) return ReadResult::kFailed;
+    if (!describe_natively(tensor, t) && g_api->tensor_from_object(tensor, &t) != 0)
+        return ReadResult::kFailed;
     view.ndim = t.ndim;
     view.dtype = dtype_of(t.dtype);
     view.device = device_of(t.device);
@@ -247,6 +285,19 @@ ReadResult read_through_python(PyObject* tensor, TensorView& view) {
     return too_many ? ReadResult::kTooMany : finish(view);
 }
 
+bool attach_native(PyObject* parts) {
+    PyObject* addresses = PyDict_GetItemString(parts, "native");  // borrowed
+    PyObject* samples = PyDict_GetItemString(parts, "samples");
+    if (addresses == nullptr || samples == nullptr) {
+        PyErr_SetString(PyExc_ValueError, "attach_torch: 'native' or 'samples' is missing");
+        return false;
+    }
+    const PythonAnswers python{call_is_nonzero(g_torch.dispatch_depth),
+                               call_is_nonzero(g_torch.function_depth), call_is_true(g_torch.is_tracing),
+                               call_is_true(g_torch.grad_enabled)};
+    return find_native_torch(addresses, samples, python, g_api->tensor_from_object, g_native);
+}
+
 }  // namespace
 
 TensorKind kind_of(PyObject* object) {
@@ -279,17 +330,20 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
     g_torch = found;
     g_api = find_api(found.exchange_capsule);
     g_can_skip_dispatcher = complete && g_api != nullptr;
+    if (g_can_skip_dispatcher && !attach_native(parts)) return nullptr;
     g_attached = true;
     Py_RETURN_NONE;
 }
 
 bool dispatcher_needed() {
-    return !g_can_skip_dispatcher || call_is_nonzero(g_torch.dispatch_depth) ||
-           call_is_nonzero(g_torch.function_depth) || flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
-           flag_is_set(g_torch.compiler_globals, g_compiling_key) || call_is_true(g_torch.is_tracing);
+    return !g_can_skip_dispatcher || dispatch_mode_active() || function_mode_active() || tracing() ||
+           flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
+           flag_is_set(g_torch.compiler_globals, g_compiling_key);
 }
 
 bool is_lazy_negation(PyObject* tensor) {
+    if (g_native.is_neg != nullptr) [[likely]]
+        return g_native.is_neg(g_native.tensor(tensor));
     const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == g_torch.tensor_type;
     PyObject* result = ask_is_neg(tensor, !plain && known_type(Py_TYPE(tensor)).has_function_hook);
     const bool yes = is_true(result);
@@ -298,10 +352,12 @@ bool is_lazy_negation(PyObject* tensor) {
 }
 
 bool wants_grad(PyObject* tensor) {
+    if (g_native.requires_grad != nullptr && kind_of(tensor) != TensorKind::kOther) [[likely]]
+        return g_native.requires_grad(*g_native.tensor(tensor)) && grad_enabled();
     PyObject* value = PyObject_GetAttr(tensor, g_requires_grad_key);
     const bool requires_grad = is_true(value);
     Py_XDECREF(value);
-    return requires_grad && call_is_true(g_torch.grad_enabled);
+    return requires_grad && grad_enabled();
 }
 
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {
@@ -316,6 +372,8 @@ bool current_stream(const Device& device, void** stream) {
     Py_DECREF(value);
     return PyErr_Occurred() == nullptr;
 }
+
+PyObject* native_torch(PyObject* /*module*/, PyObject* /*unused*/) { return names_of(g_native); }
 
 PyObject* torch_op(TorchOp op) {
     switch (op) {

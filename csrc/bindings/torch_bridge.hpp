@@ -25,6 +25,8 @@ TensorKind kind_of(PyObject* object);
 bool torch_attached();
 PyObject* attach_torch(PyObject* module, PyObject* parts);  // METH_O; see the table in torch_bridge.cpp for
                                                             // `parts`
+// METH_NOARGS: the names of what torch's own libraries are asked, see native_torch.hpp.
+PyObject* native_torch(PyObject* module, PyObject* unused);
 
 // True when something that only the dispatcher serves may be active: a dispatch or function mode, tracing,
 // compiling, a profiler; or when this torch lacks a way to tell. A functorch transform is not asked for: it
