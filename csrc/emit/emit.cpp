@@ -111,7 +111,7 @@ FamilyText grouped_text(const KernelPlan& plan, const KernelShape& shape) {
     Constants c = common_constants(plan, shape);
     c.add("kTileRows", plan.tile_rows, "rows of A and D: up to three pieces of 64");
     c.add("kTileCols", plan.tile_cols, "columns of D");
-    c.add("kWideCols", 192, "columns of D in tiles of one or two pieces");
+    c.add("kWideCols", 192, "columns of D in tiles of two pieces");
     c.add("kRaster", plan.raster, "row tiles of a group walked together, for L2");
     c.add("kScaleChunk", kScaleChunk, "K blocks of scales on one barrier");
     c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");

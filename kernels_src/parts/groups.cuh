@@ -233,17 +233,15 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
     return left < kSegments ? left : kSegments;
 }
 
-// A group's rows in pieces of 64: as many tiles of three pieces and kTileCols columns as leave none or an even number of
-// pieces (or the only one); two by two, those make tiles of kWideCols columns. Each tile has work for all warpgroups. A
-// group of few rows is one tile of kTileCols columns.
+// A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are left do with
+// kWideCols columns, and so do four. A group of one or two pieces is one tile of kTileCols columns: there weights decide.
 struct RowTiles {
     u32 full, wide;
     DGJ_DEVICE explicit RowTiles(u32 rows) {
-        const u32 pieces = piece_count(rows), threes = pieces / 3;
-        full = rows <= kFewRows ? rows != 0 : threes - (pieces % 3 == 1 && threes != 0);
-        wide = rows <= kFewRows ? 0 : (pieces - 3 * full + 1) / 2;
+        const u32 pieces = rows / 64 + (rows % 64 != 0), threes = pieces / 3;
+        full = pieces <= 2 ? pieces != 0 : threes - (pieces % 3 == 1);
+        wide = pieces <= 2 ? 0 : (pieces - 3 * full) / 2;
     }
-    DGJ_DEVICE static u32 piece_count(u32 rows) { return rows / 64 + (rows % 64 != 0); }
     DGJ_DEVICE u32 tiles() const { return full * kColTiles + wide * kWideTiles; }
 };
 
@@ -280,6 +278,7 @@ DGJ_DEVICE u32 page_count(const GroupTable& table, const GroupedArgs& args) {
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
+    bool wide;                  // kWideCols columns
 };
 
 // A block's tiles of one page: every grid-th one. Within a segment, kRaster row tiles are walked together,
@@ -312,21 +311,23 @@ struct GroupWalk {
         const u32 at = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
         const u32 rows = s.end - s.row;
         const RowTiles kinds(rows);
+        const u32 in_wide = at - kinds.full * kColTiles;
+        const bool wide = at >= kinds.full * kColTiles;
         u32 begin, extent, col;
-        if (at < kinds.full * kColTiles) {
+        if (!wide) {
             const u32 band = at / (kRaster * kColTiles), in_band = at - band * (kRaster * kColTiles);
             const u32 left = kinds.full - band * kRaster, band_rows = left < kRaster ? left : kRaster;
-            const u32 col_tile = in_band / band_rows;
-            begin = (band * kRaster + in_band - col_tile * band_rows) * kTileRows;
+            const u32 in_row = in_band / band_rows;
+            begin = (band * kRaster + in_band - in_row * band_rows) * kTileRows;
             extent = kTileRows;
-            col = col_tile * kTileCols;
+            col = in_row * kTileCols;
         } else {
-            const u32 in_wide = at - kinds.full * kColTiles, col_tile = in_wide / kinds.wide;
-            begin = kinds.full * kTileRows + (in_wide - col_tile * kinds.wide) * 128;
+            const u32 in_row = in_wide / kinds.wide;
+            begin = kinds.full * kTileRows + (in_wide - in_row * kinds.wide) * 128;
             extent = 128;
-            col = col_tile * kWideCols;
+            col = in_row * kWideCols;
         }
-        return {s.group, s.row + begin, rows - begin < extent ? rows - begin : extent, col};
+        return {s.group, s.row + begin, rows - begin < extent ? rows - begin : extent, col, wide};
     }
 };
 

@@ -66,6 +66,9 @@ DGJ_DEVICE void multiply_block(const TileOperands& o, u32 stage, u32 phase, u32 
     static_assert(S::kPartials == 1 || S::kPartials == S::kWaves, "as said above");
     static_assert(S::kWaves <= 2, "what is waited for below");
     constexpr u32 kWaveRows = 64 * 128 / 16;  // in a descriptor
+    const u64 a = ptx::recompute_from(o.a) + stage * (S::kStageA / 16);
+    const u64 b = ptx::recompute_from(o.b) + stage * (S::kStageB / 16);
+    // Before the wait, so that nothing of this stands between the products.
     float low[S::kWaves], high[S::kWaves], scale[S::kRanges];
     DGJ_UNROLL
     for (u32 w = 0; w < S::kWaves; w++) {
@@ -74,8 +77,6 @@ DGJ_DEVICE void multiply_block(const TileOperands& o, u32 stage, u32 phase, u32 
     }
     DGJ_UNROLL
     for (u32 r = 0; r < S::kRanges; r++) scale[r] = ptx::load_shared(sfb + 4 * r);
-    const u64 a = ptx::recompute_from(o.a) + stage * (S::kStageA / 16);
-    const u64 b = ptx::recompute_from(o.b) + stage * (S::kStageB / 16);
     ptx::barrier_wait(o.full + 8 * stage, phase);
     if constexpr (S::kPartials == 1) {
         DGJ_UNROLL

@@ -2,12 +2,12 @@
 // 1x128, B e4m3 [G, N, K] with one per 128x128, promoted every 128 of K as in fp8_gemm.cuh, with the same
 // bits. One launch whose tiles follow the groups (parts/groups.cuh); a tile's rows decide how it is multiplied:
 //
-//   129 to 192 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup; a stage is 128 of K
-//       stage  | A: 3 x [64 rows x 128]  (24 KB) | B: 2 x [64 x 128] |
-//   33 to 128 rows, 192 columns: as before, but a warpgroup has all rows and 64 of the columns
-//       stage  | A: up to 2 x [64 x 128] (16 KB) | B: 3 x [64 x 128] |
+//   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup; a stage is 128 of K
+//       stage  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |
+//   65 to 128 rows, 192 columns (what threes of pieces leave): a warpgroup has all rows and 64 of the columns
+//       stage  | A: 2 x [64 x 128]            (16 KB) | B: 3 x [64 x 128] |
 //   up to 32 rows, 128 columns: B is the 64-row operand, tokens are N (16 or 32); a stage is 256 of K, mostly weights
-//       stage  | B: 2 x 2 x [64 x 128]   (32 KB) | A: 2 x [N x 128]  |    64 weight rows for each of two warpgroups
+//       stage  | B: 2 x 2 x [64 x 128]        (32 KB) | A: 2 x [N x 128]  |    64 weight rows for two warpgroups
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
@@ -71,18 +71,16 @@ DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned(
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
-// A warp goes through the stages together, so that all of it is uniform; one lane copies. Nobody is a round
-// late: see skip().
+// A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
+// (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                           const TensorMap& map_b, const GroupTile& t, u32 p) {
-    const bool wide = t.rows <= 128;
-    const u32 pieces = wide ? 1 + (t.rows > 64) : 3, at = wide ? kWideWeights : kManyWeights;
-    const u32 columns = (kN - t.col + 63) / 64, boxes = !wide ? 2 : columns < 3 ? columns : 3;  // of B
+    const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide ? kWideWeights : kManyWeights;
+    const u32 columns = (kN - t.col + 63) / 64, boxes = !t.wide ? 2 : columns < 3 ? columns : 3;  // of B
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::sync_warp();
         if (ptx::elect_one()) {
             ptx::barrier_arrive_expect(full, (pieces + boxes) * kPieceBytes);
             DGJ_UNROLL
@@ -104,7 +102,6 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::sync_warp();
         if (ptx::elect_one()) {
             ptx::barrier_arrive_expect(full, bytes);
             DGJ_UNROLL
@@ -169,6 +166,11 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
             ptx::barrier_arrive_after_copies(full);
         }
     }
+}
+
+// A warp gives a stage back.
+DGJ_DEVICE void release(const Shared& smem, u32 stage) {
+    if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -281,10 +283,7 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map
     float acc[kWaves][kCols / 2] = {};
     multiply_tile<ManyShape<kWaves, kCols>>(operands, rings,
                                             ScaleReader(scales_of(args, t.group), kScalePitch, t.row), acc,
-                                            [&](u32 stage) {
-                                                if (ptx::lane_index() == 0)
-                                                    ptx::barrier_arrive(smem.empty + 8 * stage);
-                                            });
+                                            [&](u32 stage) { release(smem, stage); });
     LiveMask live[kWaves];
     DGJ_UNROLL
     for (u32 w = 0; w < kWaves; w++) live[w] = LiveMask(args, t.group, row + w * 64, rows - w * 64);
@@ -325,7 +324,7 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
             promote_columns(acc, partial[0], scales, ptx::load_shared(sfb));
             ptx::wgmma_wait<0>();
             ptx::pin_registers(partial[1]);
-            if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
+            release(smem, stage);
             // A block past K has no scales, and adding its zeros would turn -0 into +0.
             if (kKBlocks % kFewBlocks == 0 || kb + 1 < kKBlocks)
                 promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + kScaleBPitch));
@@ -371,7 +370,7 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
         for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += blocks, rings.tiles.advance()) {
             ptx::barrier_wait(smem.full + 8 * rings.tiles.stage, rings.tiles.phase);
             ptx::sync_warp();
-            if (leader) ptx::barrier_arrive(smem.empty + 8 * rings.tiles.stage);
+            release(smem, rings.tiles.stage);
         }
     }
 }
@@ -381,13 +380,12 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d
         const GroupTile t = walk.locate();
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
         const u32 wide_col = warpgroup * 64, wide_weights = kWideWeights + warpgroup * kPieceBytes;
-        if (t.rows > 128) {
-            many_rows<1, 128>(smem, rings, map_d, args, t, warpgroup, warpgroup, 0, kManyWeights);
-        } else if (t.rows > kFewRows) {
+        if (t.wide) {
             if (t.col + wide_col >= kN) skip(smem, rings, 1);
-            else if (t.rows > 64)
-                many_rows<2, 64>(smem, rings, map_d, args, t, warpgroup, 0, wide_col, wide_weights);
-            else many_rows<1, 64>(smem, rings, map_d, args, t, warpgroup, 0, wide_col, wide_weights);
+            else many_rows<2, 64>(smem, rings, map_d, args, t, warpgroup, 0, wide_col, wide_weights);
+        } else if (t.rows > kFewRows) {
+            if (warpgroup * 64 >= t.rows) skip(smem, rings, 1);
+            else many_rows<1, 128>(smem, rings, map_d, args, t, warpgroup, warpgroup, 0, kManyWeights);
         } else if (warpgroup == 2) {
             skip(smem, rings, kFewBlocks);
         } else if (t.rows > kFewBoxRows) {
