@@ -117,8 +117,8 @@ FamilyText grouped_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out, 64 x 128 for each warpgroup");
     c.add("kSmemTable", shape.smem.table, "the groups");
-    return {"fp8_gemm_grouped",       "GroupedArgs",
-            {"a", "b", "few", "d"},   "fp8_gemm_grouped(a, b, few, d, args)",
+    return {"fp8_gemm_grouped",           "GroupedArgs",
+            {"a", "b", "few", "d"},       "fp8_gemm_grouped(a, b, few, d, args)",
             {16, 32, 64, plan.tile_cols}, c.text()};
 }
 

@@ -28,7 +28,7 @@ constexpr u32 kSegments = 512;
 constexpr u32 kBuilders = 256;  // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
 constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
-constexpr u32 kFewRows = 32;  // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
@@ -233,8 +233,9 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
     return left < kSegments ? left : kSegments;
 }
 
-// A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are left do with
-// kWideCols columns, and so do four. A group of one or two pieces is one tile of kTileCols columns: there weights decide.
+// A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are
+// left do with kWideCols columns, and so do four. A group of one or two pieces is one tile of kTileCols
+// columns: there weights decide.
 struct RowTiles {
     u32 full, wide;
     DGJ_DEVICE explicit RowTiles(u32 rows) {

@@ -1,11 +1,11 @@
 // The K loop of a tile for one warpgroup: kWaves times 64 rows of A against kCols rows of B.
 //
-//   ring of tiles   --WGMMA, four of 32 of K-->  partial  --promote-->  acc          (a block of 128 of K a stage)
-//   ring of scales  --sfa, sfb-------------------------------^                       (kScaleChunk blocks a stage)
+//   ring of tiles   --WGMMA, four of 32 of K-->  partial  --promote-->  acc     a stage: a block of 128 of K
+//   ring of scales  --sfa, sfb-------------------------------^                  kScaleChunk blocks a stage
 //
-// A stage goes back to its producers before its products are promoted. What differs between blocks is kept to a few
-// instructions, since they are issued for every 64 x kCols products: descriptors are those of stage 0 and an offset, and
-// where every tile starts at stage 0 the loop is unrolled, so that stages are constants.
+// A stage goes back to its producers before its products are promoted. What differs between blocks is kept to
+// a few instructions, since they are issued for every 64 x kCols products: descriptors are those of stage 0
+// and an offset, and where every tile starts at stage 0 the loop is unrolled, so that stages are constants.
 //
 // Constants from the plan: kK, kStages, kScaleChunk.
 #pragma once
@@ -31,23 +31,23 @@ struct Rings {
 
 // What a kernel says of its loop; all addresses are in shared memory. S has these constants:
 //   kWaves, kCols      rows / 64 and columns of the warpgroup
-//   kPartials          kWaves: all waves' products are issued at once; 1: wave after wave, with fewer registers
+//   kPartials          kWaves: all waves' products are issued at once; 1: one wave after the other
 //   kRanges, kRange    ranges of columns with a scale of B each, and their width
 //   kStageA, kStageB   bytes from one stage to the next
-//   kScaleBytes, kScalePitch, kScaleB, kScaleBPitch   of a stage of scales; of a block's sfa; where sfb starts; of a
-//                      block's sfb
+//   kScaleBytes, kScaleB, kScaleBPitch   of a stage of scales; where its sfb starts; of a block's sfb
 //   kStartsAtZero      every tile starts at stage 0 of the ring, and there are registers for an unrolled loop
 struct TileOperands {
-    u64 a, b;                                             // descriptors of the warpgroup's rows at stage 0
+    u64 a, b;  // descriptors of the warpgroup's rows at stage 0
     u32 full, scales, scales_full, scales_empty;
     u32 row, first_range;  // of the thread's first row in the tile; the warpgroup's first sfb of a block
 };
 
 template <class S, u32 kRange = 0>
-DGJ_DEVICE void promote_ranges(float (&acc)[S::kCols / 2], const float (&partial)[S::kCols / 2], float low, float high,
-                               const float (&sfb)[S::kRanges]) {
+DGJ_DEVICE void promote_ranges(float (&acc)[S::kCols / 2], const float (&partial)[S::kCols / 2], float low,
+                               float high, const float (&sfb)[S::kRanges]) {
     constexpr u32 kBegin = kRange * S::kRange / 2;
-    promote_rows<kBegin, kBegin + S::kRange / 2>(acc, partial, ptx::mul(low, sfb[kRange]), ptx::mul(high, sfb[kRange]));
+    promote_rows<kBegin, kBegin + S::kRange / 2>(acc, partial, ptx::mul(low, sfb[kRange]),
+                                                 ptx::mul(high, sfb[kRange]));
     if constexpr (kRange + 1 < S::kRanges) promote_ranges<S, kRange + 1>(acc, partial, low, high, sfb);
 }
 
@@ -61,8 +61,8 @@ DGJ_DEVICE void issue_products(float (&partial)[kCount], u64 a, u64 b) {
 // One block. sfa: address of the scale of the thread's first row; sfb: of the first range.
 template <class S, class Release>
 DGJ_DEVICE void multiply_block(const TileOperands& o, u32 stage, u32 phase, u32 sfa, u32 row_bytes, u32 sfb,
-                               float (&acc)[S::kWaves][S::kCols / 2], float (&partial)[S::kPartials][S::kCols / 2],
-                               Release release) {
+                               float (&acc)[S::kWaves][S::kCols / 2],
+                               float (&partial)[S::kPartials][S::kCols / 2], Release release) {
     static_assert(S::kPartials == 1 || S::kPartials == S::kWaves, "as said above");
     static_assert(S::kWaves <= 2, "what is waited for below");
     constexpr u32 kWaveRows = 64 * 128 / 16;  // in a descriptor
@@ -112,9 +112,11 @@ template <class S, class Release>
 DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleReader& reader,
                               float (&acc)[S::kWaves][S::kCols / 2], Release release) {
     // For a few blocks, fetching more instructions costs more than issuing fewer saves.
-    constexpr bool kUnrolled = S::kStartsAtZero && kStages == kScaleChunk && kKBlocks % kStages == 0 && kKBlocks > 8;
+    constexpr bool kUnrolled = S::kStartsAtZero && kStages == kScaleChunk && kKBlocks % kStages == 0 &&
+                               kKBlocks > 8;
     const u32 in_block = o.row * reader.row_bytes;
-    u32 at[kScaleChunk];  // of a block's sfa in a stage of scales, which starts with a multiple of four blocks
+    u32 at[kScaleChunk];  // of a block's sfa in a stage of scales, which starts with a multiple of four
+                          // blocks
     DGJ_UNROLL
     for (u32 i = 0; i < kScaleChunk; i++) at[i] = reader.block(0, i, i);
     float partial[S::kPartials][S::kCols / 2];
@@ -126,8 +128,8 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
         if constexpr (kUnrolled) {
             DGJ_UNROLL
             for (u32 i = 0; i < kScaleChunk; i++)
-                multiply_block<S>(o, i, rings.tiles.phase, scales + at[i] + in_block, reader.row_bytes, sfb + i * S::kScaleBPitch,
-                                  acc, partial, release);
+                multiply_block<S>(o, i, rings.tiles.phase, scales + at[i] + in_block, reader.row_bytes,
+                                  sfb + i * S::kScaleBPitch, acc, partial, release);
             rings.tiles.phase ^= 1;
         } else {
             DGJ_NO_UNROLL

@@ -21,8 +21,8 @@
 #pragma once
 
 #include "parts/gemm_args.cuh"
-#include "parts/output.cuh"
 #include "parts/multiply.cuh"
+#include "parts/output.cuh"
 #include "parts/scales.cuh"
 #include "parts/staging.cuh"
 #include "parts/tile_walk.cuh"

@@ -1,26 +1,26 @@
 // D[r, n] = sum_k A[r, k] * B[g(r), n, k] for rows r in groups of any size: A e4m3 with an fp32 scale per
 // 1x128, B e4m3 [G, N, K] with one per 128x128, promoted every 128 of K as in fp8_gemm.cuh, with the same
-// bits. One launch whose tiles follow the groups (parts/groups.cuh); a tile's rows decide how it is multiplied:
+// bits. One launch whose tiles follow the groups (parts/groups.cuh) and are multiplied in one of three ways:
 //
-//   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup; a stage is 128 of K
-//       stage  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |
-//   65 to 128 rows, 192 columns (what threes of pieces leave): a warpgroup has all rows and 64 of the columns
-//       stage  | A: 2 x [64 x 128]            (16 KB) | B: 3 x [64 x 128] |
-//   up to 32 rows, 128 columns: B is the 64-row operand, tokens are N (16 or 32); a stage is 256 of K, mostly weights
-//       stage  | B: 2 x 2 x [64 x 128]        (32 KB) | A: 2 x [N x 128]  |    64 weight rows for two warpgroups
+//   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup
+//       stage, 128 of K  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |
+//   65 to 128 rows, 192 columns: a warpgroup has all rows and 64 of the columns
+//       stage, 128 of K  | A: 2 x [64 x 128] (16 KB)            | B: 3 x [64 x 128] |
+//   up to 32 rows, 128 columns: B is the 64-row operand for two warpgroups, tokens are N (16 or 32)
+//       stage, 256 of K  | B: 2 x 2 x [64 x 128] (32 KB)        | A: 2 x [N x 128]  |
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D,
 //                                           whole pieces by TMA
 //
-// A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only keeps up with
-// the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and none of them is ever
-// written. Three warpgroups that do not wait for one another hide the promotion (docs/notes/grouped.md).
+// A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
+// keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
+// none of them is ever written. Three warpgroups that do not wait for one another hide the promotion.
 //
-// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128, kWideCols = 192,
-// kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*. Limits: kN % 8 == 0, kK % 16
-// == 0.
+// Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128,
+// kWideCols = 192, kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
+// Limits: kN % 8 == 0, kK % 16 == 0.
 #pragma once
 
 #include "parts/groups.cuh"
@@ -38,14 +38,17 @@
 
 namespace dgj {
 
-static_assert(kTileRows == 192 && kTileCols == 128 && kWideCols == 192 && kWarpgroups == 3 && kScaleChunk == 4,
+static_assert(kTileRows == 192 && kTileCols == 128 && kWideCols == 192 && kWarpgroups == 3 &&
+                  kScaleChunk == 4,
               "what stages are made for");
 constexpr u32 kFewBoxRows = 16;        // rows of a box of tokens, where they are few
 constexpr u32 kFewBlocks = 2;          // K blocks of a stage then
 constexpr u32 kPieceBytes = 64 * 128;  // of 64 rows of A or B, one K block
 constexpr u32 kWeightBytes = 2 * kPieceBytes, kTokenBytes = kFewRows * 128;
-constexpr u32 kManyWeights = 3 * kPieceBytes, kWideWeights = 2 * kPieceBytes, kFewTokens = kFewBlocks * kWeightBytes;
-constexpr u32 kStageBytes = 5 * kPieceBytes;  // of which B starts at kManyWeights, kWideWeights, and A at kFewTokens
+constexpr u32 kManyWeights = 3 * kPieceBytes, kWideWeights = 2 * kPieceBytes,
+              kFewTokens = kFewBlocks * kWeightBytes;
+constexpr u32 kStageBytes = 5 * kPieceBytes;  // of which B starts at kManyWeights, kWideWeights, and A at
+                                              // kFewTokens
 static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "all kinds of stages fit");
 constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block, with room for a skew
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
@@ -86,10 +89,12 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
             DGJ_UNROLL
             for (u32 i = 0; i < 3; i++)
                 if (i < boxes)
-                    ptx::load_tile3(to + at + i * kPieceBytes, &map_b, kb * 128, t.col + i * 64, t.group, full);
+                    ptx::load_tile3(to + at + i * kPieceBytes, &map_b, kb * 128, t.col + i * 64, t.group,
+                                    full);
             DGJ_UNROLL
             for (u32 i = 0; i < 3; i++)
-                if (i < pieces) ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
+                if (i < pieces)
+                    ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
         }
     }
 }
@@ -105,11 +110,13 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
         if (ptx::elect_one()) {
             ptx::barrier_arrive_expect(full, bytes);
             DGJ_UNROLL
-            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros, without any read
+            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros, without any
+                                                    // read
                 const u32 k = (kb + b) * 128, tokens = to + kFewTokens + b * kTokenBytes;
                 DGJ_UNROLL
                 for (u32 i = 0; i < 2; i++)
-                    ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64, t.group, full);
+                    ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
+                                    t.group, full);
                 ptx::load_tile3(tokens, &map_few, k, t.row, p, full);
                 if (two)
                     ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
@@ -136,7 +143,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         const ScaleStrides sfa = scales_of(args, t.group);
-        const u32 scale_block = t.col / 128 + lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
+        const u32 scale_block = t.col / 128 +
+                                lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
         const bool has_b = lane < 2 * kScaleChunk && scale_block < kScaleBlocks;
         const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)scale_block * args.sfb_stride_n;
         const bool few = t.rows <= kFewRows, bulk = few ? few_bulk(sfa, t.row) : sfa.bulk();
@@ -214,14 +222,16 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kWaves = kWaves_, kCols = kCols_, kPartials = kWaves_;
     static constexpr u32 kRanges = 1, kRange = kCols_;
     static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
-    static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB, kScaleBPitch = dgj::kScaleBPitch;
-    static constexpr bool kStartsAtZero = kWaves == 1 && kKBlocks % (kFewBlocks * kStages) == 0;  // tiles of any kind
+    static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
+                         kScaleBPitch = dgj::kScaleBPitch;
+    static constexpr bool kStartsAtZero = kWaves == 1 &&
+                                          kKBlocks % (kFewBlocks * kStages) == 0;  // tiles of any kind
 };
 
 // To D: kWaves pieces from `row` on, kCols columns from `col` on. live: of each piece.
 template <u32 kWaves, u32 kCols>
-DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args, u32 warpgroup,
-                             u32 group, u32 row, u32 col, const LiveMask (&live)[kWaves],
+DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args,
+                             u32 warpgroup, u32 group, u32 row, u32 col, const LiveMask (&live)[kWaves],
                              const float (&acc)[kWaves][kCols / 2]) {
     if constexpr (kOutput == Output::kF32) {
         DGJ_UNROLL
@@ -245,7 +255,8 @@ DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const G
         DGJ_UNROLL
         for (u32 w = 0; w < kWaves; w++) {
             DGJ_UNROLL
-            for (u32 b = 0; b < kBoxes; b++) stage_rows<Out>(boxes + (w * kBoxes + b) * kPieceBytes, acc[w], b * 64);
+            for (u32 b = 0; b < kBoxes; b++)
+                stage_rows<Out>(boxes + (w * kBoxes + b) * kPieceBytes, acc[w], b * 64);
         }
         ptx::fence_async_shared();
         ptx::sync_threads(1 + warpgroup, 128);

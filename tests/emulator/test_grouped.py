@@ -7,10 +7,10 @@ from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
-# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of
-# one to five pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of blocks,
-# more blocks than both rings hold, and as many as the unrolled loop needs; columns that leave a warpgroup of a wide tile
-# without work.
+# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of one to
+# five pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of
+# blocks, more than both rings hold, and as many as the unrolled loop needs; columns that leave a warpgroup
+# of a wide tile without work.
 KERNELS = [
     (IDS, 128, "rows", (3, 200, 0, 70, 33), 264, 400, BF16, 1),
     (IDS, 24, "columns", (30, 40, 129), 136, 272, BF16, 2),
