@@ -290,8 +290,8 @@ grouped_layout, or m_indices: int32, contiguous.
    use_psum_layout=True: [G], where each group's rows end (exclusive). Group 0 starts at row 0, every other
    one at the end before it, rounded up to the alignment. An empty group ends where it starts.
 ensure_zero_padding: only True sets the rows of no group to zero; else they are not written.
-expected_m_for_psum_layout: None, or the rows of a usual group: a hint.
-b_is_constant: True promises that no kernel still running writes b or its scales; none makes use of it yet.
+expected_m_for_psum_layout: None, or the rows of a usual group: a hint, without effect so far.
+b_is_constant: True promises that no kernel still running writes b or its scales. Without effect so far.
 recipe, recipe_a, recipe_b: None, or (1, 128, 128), (1, 128) and (128, 128): what is supported.
 compiled_dims, disable_ue8m0_cast: accepted for compatibility, without effect here. epilogue: None.
 
@@ -319,7 +319,7 @@ b: (values, scales). Values: float8_e4m3fn [G, N, K]. Scales: float32 [G, ceil(N
 d: bfloat16, float16 or float32 [G, max_m, N]; rows at and after masked_m[g] are not written.
 masked_m: int32 [G], contiguous, on the device of a; values outside 0..max_m count as the nearest of these on
    CUDA, unless DGJ_CHECK=1, and raise ValueError on the CPU.
-expected_m: the rows of a usual group: a hint, which may be wrong.
+expected_m: the rows of a usual group: a hint, which may be wrong, without effect so far.
 
 Rows that do not count may hold anything, in values and scales. The other parameters, what strides and
 alignments are allowed, and the errors are those of m_grouped_fp8_gemm_nt_contiguous.)";

@@ -42,7 +42,17 @@ std::string wgmma_header(std::uint32_t n) {
 
 const char* output_name(DType t) { return t == DType::kF32 ? "kF32" : t == DType::kF16 ? "kF16" : "kBF16"; }
 
-void add_problem(const KernelPlan& plan, const KernelShape& shape, Constants& c) {
+struct FamilyText {
+    const char* file;               // under sm90/
+    const char* arguments;          // type of the kernel's arguments
+    std::vector<const char*> maps;  // names of its tensor maps
+    const char* call;
+    std::vector<std::uint32_t> wgmma;  // every N
+    std::string constants;
+};
+
+Constants common_constants(const KernelPlan& plan, const KernelShape& shape) {
+    Constants c;
     c.add("kN", plan.problem.n, "columns of D, rows of B");
     c.add("kK", plan.problem.k, "inner extent; the tensor maps fill a partial last block of 128 with zeros");
     c.add("kWarpgroups", plan.warpgroups, "consumers: 128 threads each; one more warpgroup produces");
@@ -50,11 +60,13 @@ void add_problem(const KernelPlan& plan, const KernelShape& shape, Constants& c)
     c.add("kConsumerRegisters", shape.consumer_registers, "setmaxnreg; 0: as launched");
     c.add("kProducerRegisters", shape.producer_registers,
           "what producers need; the rest goes to the consumers");
+    c.add("kSmemScales", shape.smem.scales, "shared memory: scales of each stage");
+    c.add("kSmemBarriers", shape.smem.barriers, "full and empty of each stage, then what else a family has");
+    return c;
 }
 
-std::string gemm_text(const KernelPlan& plan, const KernelShape& shape) {
-    Constants c;
-    add_problem(plan, shape, c);
+FamilyText gemm_text(const KernelPlan& plan, const KernelShape& shape) {
+    Constants c = common_constants(plan, shape);
     c.add("kTileRows", plan.tile_rows, "rows of A and D: 64 * kWaves for each warpgroup");
     c.add("kTileCols", plan.tile_cols, "columns of D: N of WGMMA");
     c.add("kWaves", plan.waves, "64-row tiles of a warpgroup, sharing one partial accumulator");
@@ -66,14 +78,11 @@ std::string gemm_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemA", shape.smem.row_operand, "shared memory: A, kStages times kTileRows rows of 128 bytes");
     c.add("kSmemB", shape.smem.col_operand, "B, kStages times kTileCols rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out");
-    c.add("kSmemScales", shape.smem.scales, "scales of each stage");
-    c.add("kSmemBarriers", shape.smem.barriers, "full and empty barriers of each stage");
-    return c.text();
+    return {"fp8_gemm", "GemmArgs", {"a", "b", "d"}, "fp8_gemm(a, b, d, args)", {plan.tile_cols}, c.text()};
 }
 
-std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
-    Constants c;
-    add_problem(plan, shape, c);
+FamilyText swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
+    Constants c = common_constants(plan, shape);
     c.add("kTileRows", plan.tile_rows, "rows of B (weights): 64 * kWaves for each warpgroup");
     c.add("kTileCols", plan.tile_cols, "rows of A (tokens): N of WGMMA");
     c.add("kWaves", plan.waves, "64-row tiles of a warpgroup");
@@ -86,10 +95,8 @@ std::string swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemTokens", shape.smem.col_operand, "A, kStages times kStageBlocks boxes");
     c.add("kSmemStaging", shape.smem.staging, "sums on their way out, [token][64] for each warpgroup");
     c.add("kSmemReceived", shape.smem.received, "slices that the other blocks of a split sent");
-    c.add("kSmemScales", shape.smem.scales, "scales of each stage");
-    c.add("kSmemBarriers", shape.smem.barriers,
-          "full and empty of each stage, arrived and freed of each warpgroup");
-    return c.text();
+    return {"fp8_gemm_swap_ab", "GemmArgs", {"a", "b", "d"}, "fp8_gemm_swap_ab(a, b, args)",
+            {plan.tile_cols},   c.text()};
 }
 
 std::string warmup_flags(const GemmProblem& problem) {
@@ -100,63 +107,35 @@ std::string warmup_flags(const GemmProblem& problem) {
     return flags;
 }
 
-std::string grouped_text(const KernelPlan& plan, const KernelShape& shape) {
-    Constants c;
-    add_problem(plan, shape, c);
+FamilyText grouped_text(const KernelPlan& plan, const KernelShape& shape) {
+    Constants c = common_constants(plan, shape);
     c.add("kTileRows", plan.tile_rows, "rows of A and D: up to three pieces of 64");
     c.add("kTileCols", plan.tile_cols, "columns of D");
+    c.add("kWideCols", 192, "columns of D in tiles of two pieces");
     c.add("kRaster", plan.raster, "row tiles of a group walked together, for L2");
     c.add("kScaleChunk", kScaleChunk, "K blocks of scales on one barrier");
     c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out, 64 x 128 for each warpgroup");
-    c.add("kSmemScales", shape.smem.scales, "scales");
     c.add("kSmemTable", shape.smem.table, "the groups");
-    c.add("kSmemBarriers", shape.smem.barriers, "full and empty barriers of each stage, and of the scales");
-    return c.text();
-}
-
-struct FamilyText {
-    const char* file;               // under sm90/
-    const char* arguments;          // type of the kernel's arguments
-    std::vector<const char*> maps;  // names of its tensor maps
-    const char* call;
-    std::vector<std::uint32_t> wgmma;  // every N
-};
-
-FamilyText family_text(const KernelPlan& plan) {
-    switch (plan.family) {
-        case Family::kGemm:
-            return {"fp8_gemm", "GemmArgs", {"a", "b", "d"}, "fp8_gemm(a, b, d, args)", {plan.tile_cols}};
-        case Family::kGemmSwapAB:
-            return {"fp8_gemm_swap_ab",
-                    "GemmArgs",
-                    {"a", "b", "d"},
-                    "fp8_gemm_swap_ab(a, b, args)",
-                    {plan.tile_cols}};
-        default:
-            return {"fp8_gemm_grouped",
-                    "GroupedArgs",
-                    {"a", "b", "few", "d"},
-                    "fp8_gemm_grouped(a, b, few, d, args)",
-                    {16, 32, plan.tile_cols}};
-    }
+    return {"fp8_gemm_grouped",           "GroupedArgs",
+            {"a", "b", "few", "d"},       "fp8_gemm_grouped(a, b, few, d, args)",
+            {16, 32, 64, plan.tile_cols}, c.text()};
 }
 
 }  // namespace
 
 KernelSource emit(const KernelPlan& plan) {
     const KernelShape shape = kernel_shape(plan);
-    const FamilyText family = family_text(plan);
+    const FamilyText family = plan.family == Family::kGemm         ? gemm_text(plan, shape)
+                              : plan.family == Family::kGemmSwapAB ? swap_ab_text(plan, shape)
+                                                                   : grouped_text(plan, shape);
     std::vector<NamedText> generated;
     std::string text = fmt::format("// {}\n", to_string(plan));
     for (std::uint32_t n : family.wgmma) {
         generated.push_back({wgmma_header_name(n), wgmma_header(n)});
         text += fmt::format("#include \"{}\"\n", generated.back().name);
     }
-    text += "\nnamespace dgj {\n";
-    text += plan.family == Family::kGemm         ? gemm_text(plan, shape)
-            : plan.family == Family::kGemmSwapAB ? swap_ab_text(plan, shape)
-                                                 : grouped_text(plan, shape);
+    text += "\nnamespace dgj {\n" + family.constants;
     text += fmt::format(
         "enum class Output : unsigned {{ kF32, kF16, kBF16 }};\n"
         "constexpr Output kOutput = Output::{};  // dtype of D\n}}\n\n",

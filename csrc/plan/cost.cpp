@@ -19,8 +19,8 @@ constexpr double kL2Share = 1.73;      // of the profile's L2 rate
 double tensor_use(const KernelPlan& plan) {
     if (plan.family == Family::kGemmSwapAB)
         return plan.waves == 2 ? 0.59 : plan.warpgroups == 1 ? 0.59 : 0.69;
-    if (plan.waves == 2) return 0.73;
-    if (plan.warpgroups == 3 || plan.tile_cols == 192) return 0.725;
+    if (plan.waves == 2) return 0.715;
+    if (plan.warpgroups == 3 || plan.tile_cols == 192) return 0.765;
     return 0.65;
 }
 

@@ -62,7 +62,7 @@ SmemLayout grouped_layout(const KernelPlan& plan) {
     SmemLayout l;
     l.staging = plan.stages * (plan.tile_rows + plan.tile_cols) * 128;
     l.scales = l.staging + (plan.problem.d_dtype == DType::kF32 ? 0 : plan.warpgroups * 16384);
-    const std::uint32_t scales = kScaleChunk * ((plan.tile_rows + 4) * 4 + 4);  // kScaleBytes, two of them
+    const std::uint32_t scales = kScaleChunk * ((plan.tile_rows + 4) * 4 + 8);  // kScaleBytes, two of them
     l.table = align(l.scales + 2 * scales, 16);
     l.barriers = align(l.table + (4 * 512 + 8 + 8 + 3) * 4, 8);  // GroupTable in parts/groups.cuh
     l.bytes = l.barriers + plan.stages * 16 + 32;
@@ -85,7 +85,7 @@ KernelShape kernel_shape(const KernelPlan& plan) {
     if (plan.warpgroups == 3) s.consumer_registers = 160, s.producer_registers = 32;
     if (grouped) {
         s.a_box_rows = 64;
-        s.b_box_rows = plan.tile_cols;
+        s.b_box_rows = 64;
         s.few_box_rows = 16;
         s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
     } else if (gemm) {

@@ -74,20 +74,7 @@ void launch_gemm(ThreadState& t, const Fp8GemmCall& call, const MNode& node, Str
 
     const auto sms = static_cast<std::uint32_t>(get_num_sms(device.index));
     const std::uint32_t grid = sms == device.sms ? node.grid : grid_blocks(lp.plan, call.m, sms);
-    t.last.config.fill({.grid_x = grid,
-                        .threads = shape.threads,
-                        .cluster = shape.cluster,
-                        .smem_bytes = shape.smem_bytes,
-                        .pdl = get_pdl()},
-                       stream);
-    const CUresult r = driver().launch_kernel_ex(t.last.config.get(), lp.kernel.function,
-                                                 t.last.params.data(), nullptr);
-    if (r != CUDA_SUCCESS) [[unlikely]]
-        fail(ErrorKind::kRuntime,
-             "fp8_gemm_nt: cuLaunchKernelEx on device {} failed for m = {}, grid {}: {}. "
-             "Kernel: {}",
-             device.index, call.m, grid, describe(r), to_string(lp.plan));
-    t.last.kernel = &lp.kernel;
+    t.last.launch(lp, grid, stream, "fp8_gemm_nt", call.m);
 }
 
 void check_device(const Fp8GemmCall& call) {

@@ -4,11 +4,28 @@
 #include <chrono>
 
 #include "base/error.hpp"
+#include "runtime/launch_plan.hpp"
 #include "runtime/runtime.hpp"
 
 namespace dgj::runtime {
 
 LastLaunch& last_launch() { return thread_local_state<LastLaunch>(); }
+
+void LastLaunch::launch(const LaunchPlan& lp, std::uint32_t grid, StreamHandle stream, const char* what,
+                        std::int64_t rows) {
+    config.fill({.grid_x = grid,
+                 .threads = lp.shape.threads,
+                 .cluster = lp.shape.cluster,
+                 .smem_bytes = lp.shape.smem_bytes,
+                 .pdl = get_pdl()},
+                stream);
+    const CUresult r = driver().launch_kernel_ex(config.get(), lp.kernel.function, params.data(), nullptr);
+    if (r != CUDA_SUCCESS) [[unlikely]]
+        fail(ErrorKind::kRuntime,
+             "{}: cuLaunchKernelEx on device {} failed for {} rows, grid {}: {}. Kernel: {}", what,
+             lp.kernel.device->index, rows, grid, describe(r), to_string(lp.plan));
+    kernel = &lp.kernel;
+}
 
 double repeat_last_launch_ns(unsigned times) {
     const LastLaunch& last = last_launch();

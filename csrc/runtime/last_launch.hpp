@@ -12,10 +12,16 @@ namespace dgj::runtime {
 
 alignas(64) inline constexpr CUtensorMap kNoMap{};  // for an operand that the kernel does not read
 
+struct LaunchPlan;
+
 struct LastLaunch {
     std::array<void*, 5> params;  // as many as the kernel has
     LaunchConfig config;
-    const LoadedKernel* kernel = nullptr;  // what config and params launch
+    const LoadedKernel* kernel = nullptr;  // what config and params launch; null while they are changed
+
+    // Launches the plan with `params`. `what` names the operation in errors. Throws Error(kRuntime).
+    void launch(const LaunchPlan& lp, std::uint32_t grid, StreamHandle stream, const char* what,
+                std::int64_t rows);
 };
 LastLaunch& last_launch();  // this thread's
 

@@ -91,16 +91,7 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
                      const_cast<CUtensorMap*>(d), &t.args};
     const std::uint32_t grid = grid_blocks(lp.plan, call.rows,
                                            static_cast<std::uint32_t>(get_num_sms(device.index)));
-    t.last.config.fill(
-        {.grid_x = grid, .threads = shape.threads, .smem_bytes = shape.smem_bytes, .pdl = get_pdl()}, stream);
-    const CUresult r = driver().launch_kernel_ex(t.last.config.get(), lp.kernel.function,
-                                                 t.last.params.data(), nullptr);
-    if (r != CUDA_SUCCESS) [[unlikely]]
-        fail(ErrorKind::kRuntime,
-             "m_grouped_gemm: cuLaunchKernelEx on device {} failed for {} groups, {} rows, grid {}: {}. "
-             "Kernel: {}",
-             device.index, call.groups, call.rows, grid, describe(r), to_string(lp.plan));
-    t.last.kernel = &lp.kernel;
+    t.last.launch(lp, grid, stream, "m_grouped_gemm", call.rows);
 }
 
 }  // namespace

@@ -7,13 +7,13 @@
 //   offsets  running maximum                     -> one segment a group
 //   counts   clamp                               -> one segment a group, each in its own plane of A
 //
-//   segments -> row tiles of at most kTileRows rows, times the column tiles -> prefix sums -> from the number
-//   of a tile to its segment by binary search
+//   segments -> row tiles times column tiles -> prefix sums -> from the number of a tile to its segment by
+//   binary search
 //
 // The table holds kSegments; more are taken in pages of that many, one after the other. Values out of range
 // are clamped as dgj::GroupForm says: nothing here can fault on data.
 //
-// Constants: kN, kTileRows, kTileCols, kRaster.
+// Constants: kN, kTileRows, kTileCols, kWideCols, kRaster.
 #pragma once
 
 #include "parts/grouped_args.cuh"
@@ -28,7 +28,8 @@ constexpr u32 kSegments = 512;
 constexpr u32 kBuilders = 256;  // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
 constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
-constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols;
+constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
 struct Segment {
@@ -232,12 +233,18 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
     return left < kSegments ? left : kSegments;
 }
 
-// Rows are counted in pieces of 64; a group's are dealt out evenly to as few tiles as hold them.
-DGJ_DEVICE u32 piece_count(u32 rows) { return rows / 64 + (rows % 64 != 0); }
-DGJ_DEVICE u32 row_tiles(u32 rows) {
-    constexpr u32 kPieces = kTileRows / 64;
-    return (piece_count(rows) + kPieces - 1) / kPieces;
-}
+// A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are
+// left do with kWideCols columns, and so do four. A group of one or two pieces is one tile of kTileCols
+// columns: there weights decide.
+struct RowTiles {
+    u32 full, wide;
+    DGJ_DEVICE explicit RowTiles(u32 rows) {
+        const u32 pieces = rows / 64 + (rows % 64 != 0), threes = pieces / 3;
+        full = pieces <= 2 ? pieces != 0 : threes - (pieces % 3 == 1);
+        wide = pieces <= 2 ? 0 : (pieces - 3 * full) / 2;
+    }
+    DGJ_DEVICE u32 tiles() const { return full * kColTiles + wide * kWideTiles; }
+};
 
 // Called by kBuilders threads; the other warps see the table after a barrier of the block.
 DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u32 page) {
@@ -252,7 +259,7 @@ DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u3
         tiles[i] = 0;
         if (s < segments) {
             const Segment segment = table.segment(s);
-            tiles[i] = row_tiles(segment.end - segment.row) * kColTiles;
+            tiles[i] = RowTiles(segment.end - segment.row).tiles();
         }
     }
     const u32 upto = scan(table, tiles[0] + tiles[1], Sum{});
@@ -272,25 +279,26 @@ DGJ_DEVICE u32 page_count(const GroupTable& table, const GroupedArgs& args) {
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
+    bool wide;                  // kWideCols columns
 };
 
 // A block's tiles of one page: every grid-th one. Within a segment, kRaster row tiles are walked together,
 // column by column, so that what is in flight shares A and B in L2.
 struct GroupWalk {
     const GroupTable& table;
-    u32 tile, tiles, segments, segment = 0;
-    DGJ_DEVICE explicit GroupWalk(const GroupTable& t)
-        : table(t), tile(ptx::block_index()), tiles(ptx::load_shared_u32(t.tiles)),
-          segments(ptx::load_shared_u32(t.segments)) {}
-    DGJ_DEVICE bool valid() const { return tile < tiles; }
-    DGJ_DEVICE bool last() const { return tile + ptx::grid_size() >= tiles; }
+    u32 tile, segment = 0;
+    DGJ_DEVICE explicit GroupWalk(const GroupTable& t) : table(t), tile(ptx::block_index()) {}
+    // Read again each time: registers are scarcer than this is slow.
+    DGJ_DEVICE u32 tiles() const { return ptx::load_shared_u32(table.tiles); }
+    DGJ_DEVICE bool valid() const { return tile < tiles(); }
+    DGJ_DEVICE bool last() const { return tile + ptx::grid_size() >= tiles(); }
     DGJ_DEVICE void next() { tile += ptx::grid_size(); }
 
     // For whole warps. What is read from the table is made uniform (known to be equal in all lanes):
     // addresses and coordinates that are not would cost a loop over the lanes at each tensor copy and each
     // WGMMA.
     DGJ_DEVICE GroupTile locate() {
-        u32 end = segments;
+        u32 end = ptx::load_shared_u32(table.segments);
         while (end - segment > 1) {  // the last segment whose first tile is not past this one
             const u32 middle = (segment + end) / 2;
             if (ptx::load_shared_u32(table.first_tile + 4 * middle) <= tile) segment = middle;
@@ -302,37 +310,44 @@ struct GroupWalk {
         s.end = ptx::shuffle(s.end, 0);
         s.group = ptx::shuffle(s.group, 0);
         const u32 at = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
-        const u32 rows = s.end - s.row, count = row_tiles(rows), pieces = piece_count(rows);
-        const u32 band = at / (kRaster * kColTiles), in_band = at - band * (kRaster * kColTiles);
-        const u32 left = count - band * kRaster, band_rows = left < kRaster ? left : kRaster;
-        const u32 col = in_band / band_rows, row_tile = band * kRaster + in_band - col * band_rows;
-        const u32 share = pieces / count, more = pieces % count;  // the first `more` tiles have a piece more
-        const u32 begin = (row_tile * share + (row_tile < more ? row_tile : more)) * 64;
-        const u32 extent = (share + (row_tile < more)) * 64;
-        return {s.group, s.row + begin, rows - begin < extent ? rows - begin : extent, col * kTileCols};
+        const u32 rows = s.end - s.row;
+        const RowTiles kinds(rows);
+        const u32 in_wide = at - kinds.full * kColTiles;
+        const bool wide = at >= kinds.full * kColTiles;
+        u32 begin, extent, col;
+        if (!wide) {
+            const u32 band = at / (kRaster * kColTiles), in_band = at - band * (kRaster * kColTiles);
+            const u32 left = kinds.full - band * kRaster, band_rows = left < kRaster ? left : kRaster;
+            const u32 in_row = in_band / band_rows;
+            begin = (band * kRaster + in_band - in_row * band_rows) * kTileRows;
+            extent = kTileRows;
+            col = in_row * kTileCols;
+        } else {
+            const u32 in_row = in_wide / kinds.wide;
+            begin = kinds.full * kTileRows + (in_wide - in_row * kinds.wide) * 128;
+            extent = 128;
+            col = in_row * kWideCols;
+        }
+        return {s.group, s.row + begin, rows - begin < extent ? rows - begin : extent, col, wide};
     }
 };
 
-// Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows. Read before the
-// products, so that the latency hides behind them.
-struct LiveRows {
-    i32 low, high;  // this lane's ids
-    DGJ_DEVICE LiveRows(const GroupedArgs& args, u32 group, u32 row, u32 rows) {
-        const u32 lane = ptx::lane_index();
-        low = lane < rows ? (i32)group : -1;
-        high = lane + 32 < rows ? (i32)group : -1;
-        if (args.form == kFormIds) {
-            if (lane < rows) low = ptx::load_global_i32(args.index + row + lane);
-            if (lane + 32 < rows) high = ptx::load_global_i32(args.index + row + lane + 32);
-        }
-    }
-};
+// Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows.
 struct LiveMask {
-    u32 low, high;
-    DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
-        : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
+    u32 low = 0, high = 0;
+    LiveMask() = default;
+    DGJ_DEVICE LiveMask(const GroupedArgs& args, u32 group, u32 row, u32 rows)
+        : low(part(args, group, row, rows, 0)), high(part(args, group, row, rows, 32)) {}
     DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
     DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
+
+private:
+    DGJ_DEVICE static u32 part(const GroupedArgs& args, u32 group, u32 row, u32 rows, u32 first) {
+        const u32 at = first + ptx::lane_index();
+        bool live = at < rows;
+        if (args.form == kFormIds && live) live = ptx::load_global_i32(args.index + row + at) == (i32)group;
+        return ptx::ballot(live);
+    }
 };
 
 }  // namespace dgj

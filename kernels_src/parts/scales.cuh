@@ -42,21 +42,21 @@ DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pit
     const float* block = from.sfa + (i64)(row + lane) * from.m + (i64)kb * from.k;
     if (kQuads && from.quads()) {
         DGJ_UNROLL
-        for (u32 r = 0; r < kRows; r += 32) {
+        for (u32 r = 0; r < kRows; r += 32, block += 32 * from.m) {
             if (kRows % 32 != 0 && r + lane >= kRows) break;
             const bool in = r + lane < rows_left;
-            ptx::copy_async16(to + (r + lane) * 16, in ? block + (i64)r * from.m : from.sfa,
-                              in ? count * 4 : 0);
+            ptx::copy_async16(to + (r + lane) * 16, in ? block : from.sfa, in ? count * 4 : 0);
         }
         return;
     }
     DGJ_NO_UNROLL
     for (u32 i = 0; i < count; i++, to += pitch, block += from.k) {
+        const float* scale = block;
         DGJ_UNROLL
-        for (u32 r = 0; r < kRows; r += 32) {
+        for (u32 r = 0; r < kRows; r += 32, scale += 32 * from.m) {
             if (kRows % 32 != 0 && r + lane >= kRows) break;
             const bool in = r + lane < rows_left;
-            ptx::copy_async4(to + (r + lane) * 4, in ? block + (i64)r * from.m : from.sfa, in);
+            ptx::copy_async4(to + (r + lane) * 4, in ? scale : from.sfa, in);
         }
     }
 }

@@ -14,6 +14,13 @@ DGJ_DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
+// The same value, but what is computed from it stays behind this point: without it every descriptor of an
+// unrolled loop is made before the loop and takes two registers.
+DGJ_DEVICE u64 recompute_from(u64 descriptor) {
+    asm volatile("" : "+l"(descriptor));
+    return descriptor;
+}
+
 DGJ_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DGJ_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 kPending>

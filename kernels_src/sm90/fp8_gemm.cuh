@@ -21,9 +21,8 @@
 #pragma once
 
 #include "parts/gemm_args.cuh"
+#include "parts/multiply.cuh"
 #include "parts/output.cuh"
-#include "parts/promote.cuh"
-#include "parts/ring.cuh"
 #include "parts/scales.cuh"
 #include "parts/staging.cuh"
 #include "parts/tile_walk.cuh"
@@ -38,7 +37,6 @@
 
 namespace dgj {
 
-constexpr u32 kKBlocks = (kK + 127) / 128;
 constexpr u32 kCluster = kClusterRows * kClusterCols;
 constexpr u32 kABytes = kTileRows * 128, kBBytes = kTileCols * 128;
 constexpr u32 kGroupRows = 64 * kWaves;  // rows of one warpgroup
@@ -52,7 +50,6 @@ constexpr u32 kScaleBlocks = (kN + 127) / 128;
 constexpr u32 kScalePitch = (kTileRows + 4) * 4;         // sfa of one K block, with room for a skew
 constexpr u32 kScaleBPitch = (kScaleCols + 3) / 4 * 16;  // sfb of one K block
 constexpr u32 kScaleBytes = kScaleChunk * (kScalePitch + kScaleBPitch);  // of a stage: sfa, then sfb
-constexpr u32 kScaleStages = 2;
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
 using Out = OutputType<kOutput>;
 
@@ -131,69 +128,14 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     }
 }
 
-// kScaleCols ranges of columns, each with a scale of B of its own.
-template <u32 kRange>
-DGJ_DEVICE void promote(float (&acc)[kTileCols / 2], const float (&partial)[kTileCols / 2], float sfa_low,
-                        float sfa_high, const float (&sfb)[kScaleCols]) {
-    constexpr u32 kBegin = kRange * kScaleWidth / 2;
-    promote_rows<kBegin, kBegin + kScaleWidth / 2>(acc, partial, ptx::mul(sfa_low, sfb[kRange]),
-                                                   ptx::mul(sfa_high, sfb[kRange]));
-    if constexpr (kRange + 1 < kScaleCols) promote<kRange + 1>(acc, partial, sfa_low, sfa_high, sfb);
-}
-
-struct Rings {
-    Ring<kStages> tiles;
-    Ring<kScaleStages> scales;
+struct MultiplyShape {  // parts/multiply.cuh
+    static constexpr u32 kWaves = dgj::kWaves, kCols = kTileCols, kPartials = 1;
+    static constexpr u32 kRanges = kScaleCols, kRange = kScaleWidth;
+    static constexpr u32 kStageA = kABytes, kStageB = kBBytes;
+    static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = kScaleChunk * kScalePitch;
+    static constexpr u32 kScaleBPitch = dgj::kScaleBPitch;
+    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0;
 };
-
-// The K loop of one tile for one warpgroup. `row_in_tile` is the first of the two rows of the thread's first
-// wave.
-DGJ_DEVICE void multiply(const Shared& smem, Rings& rings, const ScaleReader& reader, u32 group,
-                         u32 row_in_tile, float (&acc)[kWaves][kTileCols / 2]) {
-    const u32 lane = ptx::lane_index();
-    float partial[kTileCols / 2];
-    DGJ_NO_UNROLL
-    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
-        const u32 scales = smem.scales + rings.scales.stage * kScaleBytes;
-        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
-        DGJ_NO_UNROLL
-        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++) {
-            const u32 stage = rings.tiles.stage;
-            const u32 block_sfa = reader.block(scales, kb, kb - first);
-            const u32 block_sfb = scales + kScaleChunk * kScalePitch + (kb - first) * kScaleBPitch;
-            const u64 a = ptx::matrix_descriptor(smem.a + stage * kABytes + group * kGroupRows * 128);
-            const u64 b = ptx::matrix_descriptor(smem.b + stage * kBBytes);
-            ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
-            DGJ_UNROLL
-            for (u32 w = 0; w < kWaves; w++) {
-                const u32 sfa = block_sfa + (row_in_tile + w * 64) * reader.row_bytes;
-                const float sfa_low = ptx::load_shared(sfa),
-                            sfa_high = ptx::load_shared(sfa + 8 * reader.row_bytes);
-                float sfb[kScaleCols];
-                DGJ_UNROLL
-                for (u32 g = 0; g < kScaleCols; g++) sfb[g] = ptx::load_shared(block_sfb + g * 4);
-                ptx::pin_registers(partial);
-                ptx::wgmma_fence();
-                DGJ_UNROLL
-                for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial, a + w * 512 + 2 * k, b + 2 * k, k != 0);
-                ptx::wgmma_commit();
-                ptx::pin_registers(partial);
-                ptx::wgmma_wait<0>();
-                if (w == kWaves - 1) {  // give the stage back to all blocks that write into it
-                    if constexpr (kCluster > 1) {
-                        if (lane < kCluster) ptx::barrier_arrive_remote(smem.empty + 8 * stage, lane);
-                    } else {
-                        if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
-                    }
-                }
-                promote<0>(acc[w], partial, sfa_low, sfa_high, sfb);
-            }
-            rings.tiles.advance();
-        }
-        ptx::sync_warp();  // every lane has read its scales
-        if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
-    }
-}
 
 // The last step for every element of the tile, in place; elements outside the matrix are left as they are. In
 // the order of finish(), with a column's bias loaded once and c in pairs.
@@ -292,12 +234,29 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
     const u32 thread = ptx::thread_index() % 128;
     const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
+    const TileOperands operands{.a = ptx::matrix_descriptor(smem.a + group * kGroupRows * 128),
+                                .b = ptx::matrix_descriptor(smem.b),
+                                .full = smem.full,
+                                .scales = smem.scales,
+                                .scales_full = smem.scales_full,
+                                .scales_empty = smem.scales_empty,
+                                .row = row_in_tile,
+                                .first_range = 0};
+    // A stage is given back to all blocks that write into it.
+    const auto release = [&](u32 stage) {
+        const u32 lane = ptx::lane_index(), empty = smem.empty + 8 * stage;
+        if constexpr (kCluster > 1) {
+            if (lane < kCluster) ptx::barrier_arrive_remote(empty, lane);
+        } else {
+            if (lane == 0) ptx::barrier_arrive(empty);
+        }
+    };
     Rings rings;
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
-        multiply(smem, rings, ScaleReader(sfa, kScalePitch, row), group, row_in_tile, acc);
+        multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
         finish_tile(args, row + row_in_tile, col, acc);
         if constexpr (kOutput == Output::kF32) store_from_registers(args, row + row_in_tile, col, acc);
         else store_by_tma(smem, map_d, args, group, row, col, acc);

@@ -1,32 +1,31 @@
 // D[r, n] = sum_k A[r, k] * B[g(r), n, k] for rows r in groups of any size: A e4m3 with an fp32 scale per
 // 1x128, B e4m3 [G, N, K] with one per 128x128, promoted every 128 of K as in fp8_gemm.cuh, with the same
-// bits. One launch whose tiles follow the groups (parts/groups.cuh): a tile has up to 192 rows of one group
-// and 128 columns, and its rows decide how it is multiplied.
+// bits. One launch whose tiles follow the groups (parts/groups.cuh) and are multiplied in one of three ways:
 //
-//   more than 32 rows: A is the 64-row operand, in as many pieces of 64 rows as hold any; a stage is 128 of K
-//       stage  | A: up to 3 x [64 rows x 128] (24 KB) | B [128 x 128] (16 KB) |    a piece a warpgroup
-//   up to 32 rows: B is the 64-row operand, tokens are N (16 or 32); a stage is 256 of K, mostly weights
-//       stage  | B: 2 x [128 x 128]           (32 KB) | A: 2 x [N x 128]      |    64 weight rows a warpgroup
+//   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup
+//       stage, 128 of K  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |
+//   65 to 128 rows, 192 columns: a warpgroup has all rows and 64 of the columns
+//       stage, 128 of K  | A: 2 x [64 x 128] (16 KB)            | B: 3 x [64 x 128] |
+//   up to 32 rows, 128 columns: B is the 64-row operand for two warpgroups, tokens are N (16 or 32)
+//       stage, 256 of K  | B: 2 x 2 x [64 x 128] (32 KB)        | A: 2 x [N x 128]  |
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D,
 //                                           whole pieces by TMA
 //
-// A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without a piece only
+// A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
 // keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
-// none of them is ever written. Three warpgroups that do not wait for one another hide the promotion
-// (docs/notes/grouped.md).
+// none of them is ever written. Three warpgroups that do not wait for one another hide the promotion.
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128,
-// kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*. Limits: kN % 8 ==
-// 0, kK % 16 == 0.
+// kWideCols = 192, kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
+// Limits: kN % 8 == 0, kK % 16 == 0.
 #pragma once
 
 #include "parts/groups.cuh"
+#include "parts/multiply.cuh"
 #include "parts/output.cuh"
-#include "parts/promote.cuh"
-#include "parts/ring.cuh"
 #include "parts/scales.cuh"
 #include "parts/staging.cuh"
 #include "ptx/base.cuh"
@@ -39,21 +38,22 @@
 
 namespace dgj {
 
-static_assert(kTileRows == 192 && kTileCols == 128 && kWarpgroups == 3 && kScaleChunk == 4,
+static_assert(kTileRows == 192 && kTileCols == 128 && kWideCols == 192 && kWarpgroups == 3 &&
+                  kScaleChunk == 4,
               "what stages are made for");
-constexpr u32 kKBlocks = (kK + 127) / 128;
-constexpr u32 kFewRows = 32;           // at most so many rows: tokens are the columns of WGMMA
-constexpr u32 kFewBoxRows = 16;        // rows of a box of tokens then
+constexpr u32 kFewBoxRows = 16;        // rows of a box of tokens, where they are few
 constexpr u32 kFewBlocks = 2;          // K blocks of a stage then
 constexpr u32 kPieceBytes = 64 * 128;  // of 64 rows of A or B, one K block
-constexpr u32 kWeightBytes = 2 * kPieceBytes;
-constexpr u32 kTokenBytes = kFewRows * 128;
-constexpr u32 kManyWeights = kTileRows * 128, kFewTokens = kFewBlocks * kWeightBytes;  // places in a stage
-constexpr u32 kStageBytes = kManyWeights + kWeightBytes;
-static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "both kinds of stages fit");
+constexpr u32 kWeightBytes = 2 * kPieceBytes, kTokenBytes = kFewRows * 128;
+constexpr u32 kManyWeights = 3 * kPieceBytes, kWideWeights = 2 * kPieceBytes,
+              kFewTokens = kFewBlocks * kWeightBytes;
+constexpr u32 kStageBytes = 5 * kPieceBytes;  // of which B starts at kManyWeights, kWideWeights, and A at
+                                              // kFewTokens
+static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "all kinds of stages fit");
 constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block, with room for a skew
-constexpr u32 kScaleBytes = kScaleChunk * kScalePitch + 4 * kScaleChunk;  // of a stage: sfa, then sfb
-constexpr u32 kScaleStages = 2;
+constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
+constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
+constexpr u32 kScaleBlocks = (kN + 127) / 128;
 using Out = OutputType<kOutput>;
 
 struct Shared {  // addresses
@@ -65,11 +65,6 @@ struct Shared {  // addresses
           scales_empty(scales_full + 8 * kScaleStages), table(base + kSmemTable) {}
 };
 
-struct Rings {
-    Ring<kStages> tiles;
-    Ring<kScaleStages> scales;
-};
-
 DGJ_DEVICE u32 plane(const GroupedArgs& args, u32 group) { return args.form == kFormCounts ? group : 0; }
 DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
     return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
@@ -79,41 +74,49 @@ DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned(
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
-// A warp goes through the stages together, so that all of it is uniform; one lane copies. Nobody is a round
-// late: see skip().
+// A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
+// (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
-                          const TensorMap& map_b, const GroupTile& t, u32 p, bool leader) {
-    const u32 pieces = piece_count(t.rows);
+                          const TensorMap& map_b, const GroupTile& t, u32 p) {
+    const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide ? kWideWeights : kManyWeights;
+    const u32 columns = (kN - t.col + 63) / 64, boxes = !t.wide ? 2 : columns < 3 ? columns : 3;  // of B
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::sync_warp();
-        if (leader) {
-            ptx::barrier_arrive_expect(full, pieces * kPieceBytes + kWeightBytes);
-            ptx::load_tile3(to + kManyWeights, &map_b, kb * 128, t.col, t.group, full);
-            ptx::load_tile3(to, &map_a, kb * 128, t.row, p, full);
-            if (pieces > 1) ptx::load_tile3(to + kPieceBytes, &map_a, kb * 128, t.row + 64, p, full);
-            if (pieces > 2) ptx::load_tile3(to + 2 * kPieceBytes, &map_a, kb * 128, t.row + 128, p, full);
+        if (ptx::elect_one()) {
+            ptx::barrier_arrive_expect(full, (pieces + boxes) * kPieceBytes);
+            DGJ_UNROLL
+            for (u32 i = 0; i < 3; i++)
+                if (i < boxes)
+                    ptx::load_tile3(to + at + i * kPieceBytes, &map_b, kb * 128, t.col + i * 64, t.group,
+                                    full);
+            DGJ_UNROLL
+            for (u32 i = 0; i < 3; i++)
+                if (i < pieces)
+                    ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
         }
     }
 }
 
 DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
-                         const TensorMap& map_b, const GroupTile& t, u32 p, bool leader) {
+                         const TensorMap& map_b, const GroupTile& t, u32 p) {
     const bool two = t.rows > kFewBoxRows;  // boxes of tokens
     const u32 bytes = kFewBlocks * (kWeightBytes + (two ? 2 : 1) * kFewBoxRows * 128);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
         ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::sync_warp();
-        if (leader) {
+        if (ptx::elect_one()) {
             ptx::barrier_arrive_expect(full, bytes);
             DGJ_UNROLL
-            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K are filled with zeros, without any read
+            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros, without any
+                                                    // read
                 const u32 k = (kb + b) * 128, tokens = to + kFewTokens + b * kTokenBytes;
-                ptx::load_tile3(to + b * kWeightBytes, &map_b, k, t.col, t.group, full);
+                DGJ_UNROLL
+                for (u32 i = 0; i < 2; i++)
+                    ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
+                                    t.group, full);
                 ptx::load_tile3(tokens, &map_few, k, t.row, p, full);
                 if (two)
                     ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
@@ -125,12 +128,11 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
 DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                               const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
                               bool last_page) {
-    const bool leader = ptx::lane_index() == 0;
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         const u32 p = plane(args, t.group);
-        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p, leader);
-        else load_few(smem, ring, map_few, map_b, t, p, leader);
+        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p);
+        else load_few(smem, ring, map_few, map_b, t, p);
         if (last_page && walk.last()) ptx::launch_next_kernel();
     }
 }
@@ -141,7 +143,10 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         const ScaleStrides sfa = scales_of(args, t.group);
-        const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)(t.col / 128) * args.sfb_stride_n;
+        const u32 scale_block = t.col / 128 +
+                                lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
+        const bool has_b = lane < 2 * kScaleChunk && scale_block < kScaleBlocks;
+        const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)scale_block * args.sfb_stride_n;
         const bool few = t.rows <= kFewRows, bulk = few ? few_bulk(sfa, t.row) : sfa.bulk();
         const u32 rows_left = t.rows;  // what others own may be garbage, but is never needed
         DGJ_NO_UNROLL
@@ -161,14 +166,19 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
                 load_scales<kTileRows, true>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
             }
-            if (lane < kScaleChunk) {
-                const bool in = lane < count;
-                ptx::copy_async4(to + kScaleChunk * kScalePitch + lane * 4,
-                                 in ? sfb + (i64)(first + lane) * args.sfb_stride_k : args.sfb, in);
+            if (lane < 2 * kScaleChunk) {
+                const bool in = has_b && lane / 2 < count;
+                ptx::copy_async4(to + kScaleB + lane * 4,
+                                 in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
             ptx::barrier_arrive_after_copies(full);
         }
     }
+}
+
+// A warp gives a stage back.
+DGJ_DEVICE void release(const Shared& smem, u32 stage) {
+    if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -206,75 +216,89 @@ DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 r
 
 // ---- more than 32 rows --------------------------------------------------------------------------
 
-DGJ_DEVICE void multiply_piece(const Shared& smem, Rings& rings, const ScaleReader& reader, u32 warpgroup,
-                               float (&acc)[kTileCols / 2]) {
-    const u32 lane = ptx::lane_index();
-    const u32 row_in_tile = warpgroup * 64 + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
-    float partial[kTileCols / 2];
-    DGJ_NO_UNROLL
-    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
-        const u32 scales = smem.scales + rings.scales.stage * kScaleBytes;
-        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
-        DGJ_NO_UNROLL
-        for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb++) {
-            const u32 stage = rings.tiles.stage, from = smem.ring + stage * kStageBytes;
-            const u32 sfa = reader.block(scales, kb, kb - first) + row_in_tile * reader.row_bytes;
-            const float sfb = ptx::load_shared(scales + kScaleChunk * kScalePitch + (kb - first) * 4);
-            const float low = ptx::load_shared(sfa), high = ptx::load_shared(sfa + 8 * reader.row_bytes);
-            const u64 a = ptx::matrix_descriptor(from + warpgroup * kPieceBytes);
-            const u64 b = ptx::matrix_descriptor(from + kManyWeights);
-            ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);
-            ptx::pin_registers(partial);
-            ptx::wgmma_fence();
-            DGJ_UNROLL
-            for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial, a + 2 * k, b + 2 * k, k != 0);
-            ptx::wgmma_commit();
-            ptx::pin_registers(partial);
-            ptx::wgmma_wait<0>();
-            if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
-            promote_rows<0, kTileCols / 2>(acc, partial, ptx::mul(low, sfb), ptx::mul(high, sfb));
-            rings.tiles.advance();
-        }
-        ptx::sync_warp();  // every lane has read its scales
-        if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
-    }
-}
+// kWaves pieces of rows, kCols columns.
+template <u32 kWaves_, u32 kCols_>
+struct ManyShape {  // parts/multiply.cuh
+    static constexpr u32 kWaves = kWaves_, kCols = kCols_, kPartials = kWaves_;
+    static constexpr u32 kRanges = 1, kRange = kCols_;
+    static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
+    static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
+                         kScaleBPitch = dgj::kScaleBPitch;
+    static constexpr bool kStartsAtZero = kWaves == 1 &&
+                                          kKBlocks % (kFewBlocks * kStages) == 0;  // tiles of any kind
+};
 
-// `row`: the piece's first.
-DGJ_DEVICE void write_piece(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args,
-                            u32 warpgroup, u32 group, u32 row, const LiveMask& live, u32 col,
-                            const float (&acc)[kTileCols / 2]) {
+// To D: kWaves pieces from `row` on, kCols columns from `col` on. live: of each piece.
+template <u32 kWaves, u32 kCols>
+DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args,
+                             u32 warpgroup, u32 group, u32 row, u32 col, const LiveMask (&live)[kWaves],
+                             const float (&acc)[kWaves][kCols / 2]) {
     if constexpr (kOutput == Output::kF32) {
         DGJ_UNROLL
-        for (u32 half = 0; half < 2; half++) {
-            const u32 r = ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4 + half * 8;
-            if (!live.has(r)) continue;
-            float* d = (float*)d_row(args, group, row + r);
+        for (u32 w = 0; w < kWaves; w++) {
             DGJ_UNROLL
-            for (u32 i = 2 * half; i < kTileCols / 2; i += 4) {
-                const u32 n = col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
-                if (n < kN) ptx::store_global2(d + n, acc[i], acc[i + 1]);
+            for (u32 half = 0; half < 2; half++) {
+                const u32 r = ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4 + half * 8;
+                if (!live[w].has(r)) continue;
+                float* d = (float*)d_row(args, group, row + w * 64 + r);
+                DGJ_UNROLL
+                for (u32 i = 2 * half; i < kCols / 2; i += 4) {
+                    const u32 n = col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
+                    if (n < kN) ptx::store_global2(d + n, acc[w][i], acc[w][i + 1]);
+                }
             }
         }
     } else {
+        constexpr u32 kBoxes = kCols / 64;
         const u32 boxes = smem.d + warpgroup * 2 * kPieceBytes;
         reuse_boxes(warpgroup);
-        stage_rows<Out>(boxes, acc, 0);
-        stage_rows<Out>(boxes + kPieceBytes, acc, 64);
-        if (live.all()) {
-            ptx::fence_async_shared();
-            ptx::sync_threads(1 + warpgroup, 128);
-            if (ptx::thread_index() % 128 == 0) {
-                ptx::store_tile3(&map_d, boxes, col, row, plane(args, group));
-                if (col + 64 < kN)
-                    ptx::store_tile3(&map_d, boxes + kPieceBytes, col + 64, row, plane(args, group));
-                ptx::commit_stores();
-            }
-        } else {
-            ptx::sync_threads(1 + warpgroup, 128);
-            write_boxes<2>(args, boxes, group, row, live, col);
+        DGJ_UNROLL
+        for (u32 w = 0; w < kWaves; w++) {
+            DGJ_UNROLL
+            for (u32 b = 0; b < kBoxes; b++)
+                stage_rows<Out>(boxes + (w * kBoxes + b) * kPieceBytes, acc[w], b * 64);
         }
+        ptx::fence_async_shared();
+        ptx::sync_threads(1 + warpgroup, 128);
+        DGJ_UNROLL
+        for (u32 w = 0; w < kWaves; w++) {
+            const u32 from = boxes + w * kBoxes * kPieceBytes;
+            if (!live[w].all()) {
+                write_boxes<kBoxes>(args, from, group, row + w * 64, live[w], col);
+            } else if (ptx::thread_index() % 128 == 0) {
+                DGJ_UNROLL
+                for (u32 b = 0; b < kBoxes; b++)
+                    if (col + b * 64 < kN)
+                        ptx::store_tile3(&map_d, from + b * kPieceBytes, col + b * 64, row + w * 64,
+                                         plane(args, group));
+            }
+        }
+        if (ptx::thread_index() % 128 == 0) ptx::commit_stores();
     }
+}
+
+// first_piece, first_col: the warpgroup's, in the tile; weights: its place in a stage.
+template <u32 kWaves, u32 kCols>
+DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
+                          const GroupTile& t, u32 warpgroup, u32 first_piece, u32 first_col, u32 weights) {
+    const u32 row = t.row + first_piece * 64, rows = t.rows - first_piece * 64, col = t.col + first_col;
+    const TileOperands operands{
+        .a = ptx::matrix_descriptor(smem.ring + first_piece * kPieceBytes),
+        .b = ptx::matrix_descriptor(smem.ring + weights),
+        .full = smem.full,
+        .scales = smem.scales,
+        .scales_full = smem.scales_full,
+        .scales_empty = smem.scales_empty,
+        .row = first_piece * 64 + ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4,
+        .first_range = col / 128 - t.col / 128};
+    float acc[kWaves][kCols / 2] = {};
+    multiply_tile<ManyShape<kWaves, kCols>>(operands, rings,
+                                            ScaleReader(scales_of(args, t.group), kScalePitch, t.row), acc,
+                                            [&](u32 stage) { release(smem, stage); });
+    LiveMask live[kWaves];
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) live[w] = LiveMask(args, t.group, row + w * 64, rows - w * 64);
+    write_pieces<kWaves, kCols>(smem, map_d, args, warpgroup, t.group, row, col, live, acc);
 }
 
 // ---- up to 32 rows ------------------------------------------------------------------------------
@@ -283,11 +307,10 @@ template <u32 kTokens>
 DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const GroupTile& t,
                          u32 warpgroup) {
     const u32 lane = ptx::lane_index();
-    const LiveRows rows(args, t.group, t.row, t.rows);
     float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
-        u32 scales = smem.scales + rings.scales.stage * kScaleBytes, sfb = scales + kScaleChunk * kScalePitch;
+        u32 scales = smem.scales + rings.scales.stage * kScaleBytes, sfb = scales + kScaleB;
         ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
         DGJ_NO_UNROLL
         for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += kFewBlocks) {
@@ -312,19 +335,19 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
             promote_columns(acc, partial[0], scales, ptx::load_shared(sfb));
             ptx::wgmma_wait<0>();
             ptx::pin_registers(partial[1]);
-            if (lane == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
+            release(smem, stage);
             // A block past K has no scales, and adding its zeros would turn -0 into +0.
             if (kKBlocks % kFewBlocks == 0 || kb + 1 < kKBlocks)
-                promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + 4));
+                promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + kScaleBPitch));
             scales += kFewBlocks * kScalePitch;
-            sfb += kFewBlocks * 4;
+            sfb += kFewBlocks * kScaleBPitch;
             rings.tiles.advance();
         }
         ptx::sync_warp();  // every lane has read its scales
         if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
     }
 
-    const LiveMask live(rows, t.group);
+    const LiveMask live(args, t.group, t.row, t.rows);
     const u32 col = t.col + warpgroup * 64;
     if constexpr (kOutput == Output::kF32) {
         const u32 n = col + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
@@ -358,27 +381,22 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
         for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += blocks, rings.tiles.advance()) {
             ptx::barrier_wait(smem.full + 8 * rings.tiles.stage, rings.tiles.phase);
             ptx::sync_warp();
-            if (leader) ptx::barrier_arrive(smem.empty + 8 * rings.tiles.stage);
+            release(smem, rings.tiles.stage);
         }
     }
 }
 
-DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
-                        u32 warpgroup) {
+DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args) {
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
-        if (t.rows > kFewRows) {
-            const u32 first = warpgroup * 64;
-            if (first >= t.rows) {
-                skip(smem, rings, 1);
-                continue;
-            }
-            const LiveRows rows(args, t.group, t.row + first, t.rows - first);
-            float acc[kTileCols / 2] = {};
-            multiply_piece(smem, rings, ScaleReader(scales_of(args, t.group), kScalePitch, t.row), warpgroup,
-                           acc);
-            write_piece(smem, map_d, args, warpgroup, t.group, t.row + first, LiveMask(rows, t.group), t.col,
-                        acc);
+        const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
+        const u32 wide_col = warpgroup * 64, wide_weights = kWideWeights + warpgroup * kPieceBytes;
+        if (t.wide) {
+            if (t.col + wide_col >= kN) skip(smem, rings, 1);
+            else many_rows<2, 64>(smem, rings, map_d, args, t, warpgroup, 0, wide_col, wide_weights);
+        } else if (t.rows > kFewRows) {
+            if (warpgroup * 64 >= t.rows) skip(smem, rings, 1);
+            else many_rows<1, 128>(smem, rings, map_d, args, t, warpgroup, warpgroup, 0, kManyWeights);
         } else if (warpgroup == 2) {
             skip(smem, rings, kFewBlocks);
         } else if (t.rows > kFewBoxRows) {
@@ -429,8 +447,7 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
 DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_few,
                                  const TensorMap& map_d, const GroupedArgs& args) {
     const Shared smem(ptx::shared_base());
-    const u32 warp = ptx::warp_index(), warpgroup = warp / 4;
-    if (warp == 0 && ptx::lane_index() == 0) {
+    if (ptx::thread_index() == 0) {
         if constexpr (kKBlocks > 0) {
             ptx::prefetch_map(&map_a);
             ptx::prefetch_map(&map_b);
@@ -448,31 +465,31 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
-    if (warp < kBuilderWarps) build_table(smem.table, args, 0);
-    ptx::sync_block();  // barriers and table
-    const u32 pages = page_count(smem.table, args);
 
     Rings rings;
-    if (warpgroup == kWarpgroups) {
+    if (ptx::warp_index() / 4 == kWarpgroups) {
         ptx::lower_registers<kProducerRegisters>();
         for (u32 page = 0;;) {
-            if (warp == 4 * kWarpgroups) {
+            ptx::sync_block();  // barriers and table are there
+            const u32 warp = ptx::warp_index() % 4;
+            const u32 pages = page_count(smem.table, args);
+            if (warp == 0) {
                 produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, page + 1 >= pages);
-            } else if (warp == 4 * kWarpgroups + 1) {
+            } else if (warp == 1) {
                 produce_scales(smem, rings.scales, args);
             }
             if (++page >= pages) break;
-            ptx::sync_block();  // the table has been read
-            ptx::sync_block();  // the next one is there
+            ptx::sync_block();  // it has been read
         }
     } else {
         ptx::raise_registers<kConsumerRegisters>();
-        if (args.zero_padding && warp < kBuilderWarps) zero_dead_rows(args);
         for (u32 page = 0;;) {
-            consume(smem, rings, map_d, args, warpgroup);
-            if (++page >= pages) break;
+            if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
             ptx::sync_block();
-            if (warp < kBuilderWarps) build_table(smem.table, args, page);
+            const u32 pages = page_count(smem.table, args);
+            if (page == 0 && args.zero_padding && ptx::warp_index() < kBuilderWarps) zero_dead_rows(args);
+            consume(smem, rings, map_d, args);
+            if (++page >= pages) break;
             ptx::sync_block();
         }
         if (kOutput != Output::kF32 && ptx::thread_index() % 128 == 0) ptx::wait_stores_done();

@@ -116,8 +116,6 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, const TensorMap& map_a, const 
     }
 }
 
-// Scales of K blocks outside the problem are never used with anything but zeros, but must be numbers: they
-// are set to zero.
 DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
@@ -133,21 +131,16 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
             const u32 to = smem.scales + ring.stage * kStageBlocks * kScaleBytes,
                       full = smem.full + 8 * ring.stage;
             ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-            // Blocks past K were zeroed by plain copies last time; now the copy engine may write there.
-            if constexpr (kKBlocks % kStageBlocks != 0) ptx::fence_async_shared();
             load_scales<kTileCols, false>(sfa, bulk, to, kScaleBytes, token, args.m - token, first, count,
                                           full);
-            DGJ_UNROLL
-            for (u32 i = 0; i < kStageBlocks; i++) {
-                const bool in = i < count;
-                if (!in)
-                    for (u32 t = lane; t < kTileCols; t += 32)
-                        ptx::copy_async4(to + i * kScaleBytes + t * 4, args.sfa, false);
-                if (lane < kScaleRows) {
+            if (lane < kScaleRows) {
+                DGJ_UNROLL
+                for (u32 i = 0; i < kStageBlocks; i++) {
+                    const bool in = has_b && (kKBlocks % kStageBlocks == 0 || i < count);
                     const float* from = args.sfb;
-                    if (in && has_b)
+                    if (in)
                         from += (i64)scale_block * args.sfb_stride_n + (i64)(first + i) * args.sfb_stride_k;
-                    ptx::copy_async4(to + i * kScaleBytes + (kTileCols + lane) * 4, from, in && has_b);
+                    ptx::copy_async4(to + i * kScaleBytes + (kTileCols + lane) * 4, from, in);
                 }
             }
             ptx::barrier_arrive_after_copies(full);
@@ -155,18 +148,20 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     }
 }
 
-// Steps first.. of a stage: step s is K block s / kWaves, wave s % kWaves. `scales` are those of the stage.
+// Steps first.. of a stage of `blocks` K blocks: step s is K block s / kWaves, wave s % kWaves. `scales` are
+// those of the stage. A block past K has no scales, and adding its zeros would turn -0 into +0.
 template <u32 kPending>
 DGJ_DEVICE void promote_batch(float (&acc)[kWaves][kTileCols / 2], float (&partial)[kInFlight][kTileCols / 2],
-                              u32 first, u32 scales, u32 group) {
+                              u32 first, u32 blocks, u32 scales, u32 group) {
     constexpr u32 kIndex = kInFlight - 1 - kPending;
-    const u32 wave = (first + kIndex) % kWaves,
-              block_scales = scales + (first + kIndex) / kWaves * kScaleBytes;
+    const u32 wave = (first + kIndex) % kWaves, block = (first + kIndex) / kWaves,
+              block_scales = scales + block * kScaleBytes;
     const float sfb = ptx::load_shared(block_scales + (kTileCols + group * kWaves + wave) * 4);
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(partial[kIndex]);
-    promote_columns(acc[wave], partial[kIndex], block_scales, sfb);
-    if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, first, scales, group);
+    if (kKBlocks % kStageBlocks == 0 || block < blocks)
+        promote_columns(acc[wave], partial[kIndex], block_scales, sfb);
+    if constexpr (kPending > 0) promote_batch<kPending - 1>(acc, partial, first, blocks, scales, group);
 }
 
 DGJ_DEVICE void multiply(const Shared& smem, Ring<kStages>& ring, const Work& work, u32 group,
@@ -177,6 +172,7 @@ DGJ_DEVICE void multiply(const Shared& smem, Ring<kStages>& ring, const Work& wo
         const u32 weights = smem.weights + ring.stage * kStageBlocks * kWeightBox + group * kGroupRows * 128;
         const u32 tokens = smem.tokens + ring.stage * kStageBlocks * kTokenBox;
         const u32 scales = smem.scales + ring.stage * kStageBlocks * kScaleBytes;
+        const u32 blocks = kKBlocks - round * kStageBlocks;  // as many, or more than a stage has
         ptx::barrier_wait(smem.full + 8 * ring.stage, ring.phase);
         DGJ_UNROLL
         for (u32 first = 0; first < kSteps; first += kInFlight) {
@@ -194,7 +190,7 @@ DGJ_DEVICE void multiply(const Shared& smem, Ring<kStages>& ring, const Work& wo
             }
             DGJ_UNROLL
             for (u32 i = 0; i < kInFlight; i++) ptx::pin_registers(partial[i]);
-            promote_batch<kInFlight - 1>(acc, partial, first, scales, group);
+            promote_batch<kInFlight - 1>(acc, partial, first, blocks, scales, group);
         }
         ptx::sync_warp();  // every lane has read its scales
         if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * ring.stage);

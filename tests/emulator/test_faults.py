@@ -388,12 +388,12 @@ FAULTS = [
         RACE,
     ),
     Fault(
-        "scales past K zeroed by plain writes where the copy engine writes next",
+        "scales fetched of blocks past K",
         "bulk scales",
         SWAP,
-        "if constexpr (kKBlocks % kStageBlocks != 0) ptx::fence_async_shared();",
-        "",
-        "",
+        "token, args.m - token, first, count, full);",
+        "token, args.m - token, first, kStageBlocks, full);",
+        "outside every buffer|past the end",
     ),
     Fault(
         "own sums overwritten while slices are still sent from them",

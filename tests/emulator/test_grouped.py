@@ -8,20 +8,26 @@ from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 # form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of one to
-# four pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of
-# blocks, more blocks than both rings hold.
+# five pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of
+# blocks, more than both rings hold, and as many as the unrolled loop needs; columns that leave a warpgroup
+# of a wide tile without work.
 KERNELS = [
     (IDS, 128, "rows", (3, 200, 0, 70, 33), 264, 400, BF16, 1),
     (IDS, 24, "columns", (30, 40, 129), 136, 272, BF16, 2),
     (IDS, 8, "aligned", (9, 65), 136, 272, F16, 2),
+    (IDS, 16, "columns", (20, 257, 100), 264, 272, BF16, 1),
     (ENDS, 16, "columns", (5, 32, 0, 64, 1, 250), 136, 272, BF16, 3),
     (ENDS, 32, "rows", (3, 50, 0), 136, 272, F16, 1),
     (ENDS, 128, "aligned", (128, 1, 64), 264, 400, F32, 2),
+    (ENDS, 8, "rows", (129, 5, 40), 392, 144, F16, 2),
     (OFFSETS, 1, "rows", (17, 190, 1), 136, 1040, F32, 1),
     (OFFSETS, 1, "aligned", (300,), 136, 272, BF16, 3),
     (OFFSETS, 1, "columns", (31, 16, 17, 0, 193), 264, 1168, BF16, 2),
+    (OFFSETS, 1, "columns", (130, 9, 70), 136, 2048, BF16, 1),
+    (OFFSETS, 1, "aligned", (33, 20, 385), 200, 2048, F32, 1),
     (COUNTS, 1, "columns", (7, 0, 100, 31), 136, 1040, BF16, 2),
     (COUNTS, 1, "aligned", (192, 64, 4), 264, 400, F32, 2),
+    (COUNTS, 1, "columns", (8, 150, 90, 40), 264, 1168, BF16, 2),
     (COUNTS, 1, "rows", (0, 0, 0), 136, 272, BF16, 1),
 ]
 
@@ -110,17 +116,10 @@ FAULTS = {
         "if (lane == 31) ptx::store_shared_u32(table.warp_sums + 4 * ptx::warp_index(), upto);",
         "lanes",
     ),
-    "a stage is filled before every lane has seen it empty": (
-        KERNEL,
-        "        ptx::sync_warp();\n        if (leader) {\n"
-        "            ptx::barrier_arrive_expect(full, pieces",
-        "        if (leader) {\n            ptx::barrier_arrive_expect(full, pieces",
-        "deadlock",
-    ),
     "an idle warpgroup gives a stage back before every lane has seen it": (
         KERNEL,
-        "            ptx::sync_warp();\n            if (leader) ptx::barrier_arrive(smem.empty",
-        "            if (leader) ptx::barrier_arrive(smem.empty",
+        "            ptx::sync_warp();\n            release(smem, rings.tiles.stage);",
+        "            release(smem, rings.tiles.stage);",
         "deadlock",
     ),
     "bulk copies of scales where plain ones wrote, without a fence": (
@@ -137,14 +136,13 @@ FAULTS = {
     ),
     "staged results stored without a fence": (
         KERNEL,
-        "            ptx::fence_async_shared();\n"
-        "            ptx::sync_threads(1 + warpgroup, 128);\n            if",
-        "            ptx::sync_threads(1 + warpgroup, 128);\n            if",
+        "        ptx::fence_async_shared();\n        ptx::sync_threads(1 + warpgroup, 128);\n",
+        "        ptx::sync_threads(1 + warpgroup, 128);\n",
         "fence",
     ),
     "the table is read before the builders are done": (
         KERNEL,
-        "    ptx::sync_block();  // barriers and table\n",
+        "            ptx::sync_block();  // barriers and table are there\n",
         "",
         "",
     ),

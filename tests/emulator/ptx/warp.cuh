@@ -15,4 +15,6 @@ DGJ_DEVICE u32 ballot(bool v, Where w = {}) { return emu::vote(emu::Vote::kBallo
 DGJ_DEVICE u32 count_ones(u32 v) { return (u32)__builtin_popcount(v); }
 DGJ_DEVICE u32 count_leading_zeros(u32 v) { return v == 0 ? 32 : (u32)__builtin_clz(v); }
 
+DGJ_DEVICE bool elect_one(Where w = {}) { return emu::elect(emu::kWholeWarp, w) == lane_index(); }
+
 }  // namespace dgj::ptx

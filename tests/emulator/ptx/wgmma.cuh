@@ -11,6 +11,8 @@ DGJ_DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
+DGJ_DEVICE u64 recompute_from(u64 descriptor) { return descriptor; }
+
 DGJ_DEVICE void wgmma_fence(Where w = {}) { emu::wgmma_fence(w); }
 DGJ_DEVICE void wgmma_commit(Where w = {}) { emu::wgmma_commit(w); }
 template <u32 kPending>
