@@ -72,6 +72,7 @@ def _block(call, arguments) -> float:
 def measure(shape=SHAPE, calls: int = CALLS, blocks: int = BLOCKS, peer=None) -> dict:
     m, n, k = shape
     o = random_operands(m, n, k)
+    plain_rhs = (o.b, o.sfb)
     o.b, o.sfb = as_kind(o.b, "subclass"), as_kind(o.sfb, "subclass")
     d = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
     lhs, rhs = (o.a, o.sfa), (o.b, o.sfb)
@@ -79,7 +80,6 @@ def measure(shape=SHAPE, calls: int = CALLS, blocks: int = BLOCKS, peer=None) ->
     ours, (empty, library) = core_api.torch_op(), _empty_op()
     positional, keyword = op_arguments(ours._schema, o, d)
     same = [None] * calls
-    plain_rhs = (o.b.data, o.sfb.data)
     no_rows, no_d = (o.a[:0], o.sfa[:0]), d[:0]
     keep = []  # earlier operands stay alive, so that the allocator cannot hand out their addresses again
 

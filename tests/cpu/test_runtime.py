@@ -3,15 +3,12 @@
 Every scenario of tests/cpp/runtime_driver.cpp is a process; tests/cpp/fake_cuda.c is its libcuda.so.1.
 """
 
-import importlib.metadata
-import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from claimed_cuda import build_driver, cuda_include
 from cpp.build import ROOT, build
 
 SCENARIOS = [
@@ -41,37 +38,10 @@ SCENARIOS = [
 MOST_NANOSECONDS = 1500
 
 
-def cuda_include() -> str:
-    places = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "include"]
-    try:
-        wheel = importlib.metadata.distribution("nvidia-cuda-runtime")
-        places.insert(0, Path(str(wheel.locate_file("nvidia/cu13/include"))))
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    places += [
-        Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ
-    ]
-    places.append(Path("/usr/local/cuda/include"))
-    found = next((place for place in places if (place / "cuda.h").is_file()), None)
-    return str(found) if found else pytest.skip("no cuda.h in this environment")
-
-
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory) -> Path:
-    compiler = shutil.which(os.environ.get("CC", "gcc")) or pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("fake_cuda")
-    source = ROOT / "tests" / "cpp" / "fake_cuda.c"
-    flags = [
-        "-std=gnu11",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        f"-isystem{cuda_include()}",
-    ]
-    subprocess.run([compiler, *flags, str(source), "-o", str(folder / "libcuda.so.1")], check=True)
+    build_driver(folder)
     return folder
 
 

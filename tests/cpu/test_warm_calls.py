@@ -1,0 +1,104 @@
+"""Calls of the public functions that reach a launch, without a GPU: what the driver is given, with torch
+asked through its C++ functions and through Python. See tests/claimed_cuda.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import claimed_cuda
+import pytest
+import torch
+
+from deep_gemm_jit import ops
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch < 2.10 has no exchange table"
+)
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+import claimed_cuda
+fake, _ = claimed_cuda.attach(Path(sys.argv[2]), tuple(sys.argv[3:]))
+import torch
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+assert not set(_core.native_torch()) & set(sys.argv[3:]), _core.native_torch()
+assert len(_core.native_torch()) + len(sys.argv[3:]) >= 7
+
+def fp8(*shape): return torch.zeros(*shape, dtype=torch.uint8).view(torch.float8_e4m3fn)
+
+class Weight(torch.nn.Parameter):
+    def __new__(cls, data): return super().__new__(cls, data=data, requires_grad=False)
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError("a hook of a weight was called")
+
+def check(launch, maps, pointers):
+    assert launch.stream == claimed_cuda.STREAM and launch.device == 0
+    for at, tensor in maps.items(): assert launch.maps[at].address == tensor.data_ptr(), at
+    assert [launch.args[at] for at in range(len(pointers))] == [
+        0 if tensor is None else tensor.data_ptr() for tensor in pointers]
+
+m, n, k = 3, 1024, 512
+b, sfb = fp8(n, k), torch.ones(n // 128, k // 128)
+weights = Weight(b), Weight(sfb)
+kept = []
+for step in range(4):  # new addresses at each step; the second call of a step finds everything
+    a, sfa = fp8(m, 2 * k)[:, k:], torch.ones(k // 128, m).t()
+    d, c, bias = torch.empty(m, n), torch.empty(m, n), torch.empty(n)
+    kept += [a, sfa, d, c, bias]
+    for _ in range(2):
+        before = fake.launches
+        dg.fp8_gemm_nt((a, sfa), list(weights), d, c=c, bias=bias, alpha=0.5)
+        assert fake.launches == before + 1
+        # Which of A and B comes first and whether D has a map depends on the plan.
+        addresses = {fake.last.maps[0].address, fake.last.maps[1].address}
+        assert addresses == {a.data_ptr(), b.data_ptr()}
+        check(fake.last, {}, [sfa, sfb, d, c, bias])
+        dg.fp8_gemm_nt((a, sfa), weights, d)
+        check(fake.last, {}, [sfa, sfb, d, None, None])
+encodes = fake.encodes
+for _ in range(3): dg.fp8_gemm_nt((a, sfa), weights, d)
+assert fake.encodes == encodes
+
+fake.maps, fake.args_bytes = 4, 120
+groups, rows = 8, 256
+b, sfb = fp8(groups, n, k), torch.ones(groups, n // 128, k // 128)
+rhs = Weight(b), Weight(sfb)
+for form, size in (("ids", rows), ("psum", groups), ("offsets", groups + 1), ("masked", groups)):
+    planes = (groups,) if form == "masked" else ()
+    for step in range(2):
+        a, sfa = fp8(*planes, rows, k), torch.ones(*planes, rows, k // 128)
+        d, index = torch.empty(*planes, rows, n, dtype=torch.bfloat16), torch.zeros(size, dtype=torch.int32)
+        kept += [a, sfa, d, index]
+        for _ in range(2):
+            before = fake.launches
+            lhs = a, sfa
+            if form == "masked": dg.m_grouped_fp8_gemm_nt_masked(lhs, rhs, d, index, 4)
+            elif form == "offsets": dg.m_grouped_fp8_gemm_nt_offsets(lhs, rhs, d, index)
+            else: dg.m_grouped_fp8_gemm_nt_contiguous(lhs, rhs, d, index, use_psum_layout=form == "psum")
+            assert fake.launches == before + 1
+            check(fake.last, {0: a, 1: b, 2: a}, [sfa, sfb, d, index])
+assert fake.wrong_context == 0 and fake.unaligned_maps == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("claimed_cuda")
+    claimed_cuda.build_driver(made)
+    claimed_cuda.build_claim(made)
+    return made
+
+
+@pytest.mark.parametrize("hide", [(), tuple(ops._SYMBOLS)], ids=["natively", "through Python"])
+def test_the_driver_is_given_the_tensors_of_each_call(hide, folder):
+    tests = str(Path(claimed_cuda.__file__).parent)
+    env = os.environ | {"LD_LIBRARY_PATH": str(folder), "DGJ_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tests, str(folder), *hide], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
