@@ -1,4 +1,4 @@
-"""After a warm-up with load=True no call compiles, whatever M is; tuning on this GPU; the command bench."""
+"""After a warm-up with load=True no call compiles, whatever M is; tuning on this GPU; bench and verify."""
 
 import statistics
 import time
@@ -91,3 +91,8 @@ def test_bench_times_every_plan(capsys):
     lines = capsys.readouterr().out.splitlines()
     plans = dg.all_plans(dg.GemmProblem(n=N, k=K), _core.device_profile_name(0))
     assert len(lines) == 1 + len(plans) and all(" us " in line and "TFLOPS" in line for line in lines[1:])
+
+
+def test_verify_finds_every_operation_right(capsys):
+    code = main(["verify", "--device", "cuda:0"])
+    assert code == 0, capsys.readouterr().out
