@@ -12,7 +12,7 @@ namespace dgj::runtime {
 LastLaunch& last_launch() { return thread_local_state<LastLaunch>(); }
 
 void LastLaunch::launch(const LaunchPlan& lp, std::uint32_t grid, StreamHandle stream, const char* what,
-                        std::int64_t rows) {
+                        std::int64_t rows, std::int64_t groups) {
     config.fill({.grid_x = grid,
                  .threads = lp.shape.threads,
                  .cluster = lp.shape.cluster,
@@ -22,8 +22,8 @@ void LastLaunch::launch(const LaunchPlan& lp, std::uint32_t grid, StreamHandle s
     const CUresult r = driver().launch_kernel_ex(config.get(), lp.kernel.function, params.data(), nullptr);
     if (r != CUDA_SUCCESS) [[unlikely]]
         fail(ErrorKind::kRuntime,
-             "{}: cuLaunchKernelEx on device {} failed for {} rows, grid {}: {}. Kernel: {}", what,
-             lp.kernel.device->index, rows, grid, describe(r), to_string(lp.plan));
+             "{}: cuLaunchKernelEx on device {} failed for {} groups, {} rows, grid {}: {}. Kernel: {}", what,
+             lp.kernel.device->index, groups, rows, grid, describe(r), to_string(lp.plan));
     kernel = &lp.kernel;
 }
 

@@ -19,9 +19,10 @@ struct LastLaunch {
     LaunchConfig config;
     const LoadedKernel* kernel = nullptr;  // what config and params launch; null while they are changed
 
-    // Launches the plan with `params`. `what` names the operation in errors. Throws Error(kRuntime).
+    // Launches the plan with `params`. Errors name the operation, its rows and groups. Throws
+    // Error(kRuntime).
     void launch(const LaunchPlan& lp, std::uint32_t grid, StreamHandle stream, const char* what,
-                std::int64_t rows);
+                std::int64_t rows, std::int64_t groups = 1);
 };
 LastLaunch& last_launch();  // this thread's
 

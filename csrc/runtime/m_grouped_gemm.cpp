@@ -91,7 +91,7 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
                      const_cast<CUtensorMap*>(d), &t.args};
     const std::uint32_t grid = grid_blocks(lp.plan, call.rows,
                                            static_cast<std::uint32_t>(get_num_sms(device.index)));
-    t.last.launch(lp, grid, stream, "m_grouped_gemm", call.rows);
+    t.last.launch(lp, grid, stream, "m_grouped_gemm", call.rows, call.groups);
 }
 
 }  // namespace
