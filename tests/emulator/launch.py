@@ -45,6 +45,9 @@ class Buffer(ctypes.Structure):
     ]
 
 
+latest = ""  # the kernel that ran last, and what shows it again
+
+
 @dataclass
 class Statistics:
     switches: int
@@ -104,6 +107,8 @@ def run(
 ) -> Statistics:
     """cut_sums: those of the tensor core are cut as the hardware does, else exact and rounded once: so the
     bounds of tests can be those of FP32."""
+    global latest
+    latest = f"kernel: {what}\n  replay: DGJ_EMULATOR_SEED={seed}"
     pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(p) for p in parameters))
     message = ctypes.create_string_buffer(1 << 16)
     statistics = (ctypes.c_uint64 * 2)()
@@ -123,8 +128,7 @@ def run(
         statistics,
     )
     if failed:
-        reason = message.value.decode()
-        raise EmulatorFault(f"{reason}\n  kernel: {what}\n  replay: DGJ_EMULATOR_SEED={seed}")
+        raise EmulatorFault(f"{message.value.decode()}\n  {latest}")
     return Statistics(*statistics)
 
 

@@ -1,5 +1,6 @@
 """Small operands with hostile surroundings, and the float64 result with a bound for each element."""
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,34 @@ def corner(values: torch.Tensor, more_rows: int, more_cols: int) -> torch.Tensor
     view = whole[: values.shape[0], : values.shape[1]]
     view.copy_(values)
     return view
+
+
+NO_RESERVE = 0x4000  # mmap.MAP_NORESERVE, which Python names from 3.13 on
+
+
+def spread(values: torch.Tensor, *pitches: int) -> torch.Tensor:
+    """The same values that many elements apart, in memory of which only the pages that they touch exist."""
+    strides = (*pitches, 1)
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(values.shape, strides, strict=True))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+    memory = torch.frombuffer(mmap.mmap(-1, extent * values.element_size(), flags=flags), dtype=values.dtype)
+    view = memory.as_strided(values.shape, strides)
+    view.copy_(values)
+    return view
+
+
+FAR = 1 << 25  # 200 rows of so many elements end past 2^32 of them
+PAST_32_BITS = 1 << 33
+
+
+def far_apart(o: Operands) -> Operands:
+    """Whoever multiplies a row by its pitch in 32 bits goes astray: FAR times 128 and more."""
+    o.sfa, o.sfb = spread(o.sfa, FAR + 1), spread(o.sfb, PAST_32_BITS)
+    o.d = o.guard = spread(o.d, FAR)
+    o.before = o.d.clone()
+    if o.c is not None:
+        o.c = spread(o.c, FAR + 8)
+    return o
 
 
 def make(

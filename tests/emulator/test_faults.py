@@ -15,7 +15,8 @@ from deep_gemm_jit import _core
 
 SEEDS = (1, 0, 2, 3, 4, 5)
 GEMM, SWAP = "sm90/fp8_gemm.cuh", "sm90/fp8_gemm_swap_ab.cuh"
-STAGING = "parts/staging.cuh"
+MULTIPLY = "parts/multiply.cuh"
+STAGING, SCALES = "parts/staging.cuh", "parts/scales.cuh"
 RACE = "not ordered before"
 
 
@@ -28,21 +29,25 @@ class Case:
     fields: tuple[tuple[str, object], ...]
     dtype: torch.dtype = torch.bfloat16
     scales: str = "rows"
+    far: bool = False  # problems.far_apart, with c
 
     def plan(self):
         problem = _core.GemmProblem(n=self.n, k=self.k, d_dtype=self.dtype)
         return plans.find(problem, self.m, **dict(self.fields))
 
 
-def case(m, n, k, sms, dtype=torch.bfloat16, scales="rows", **fields):
-    return Case(m, n, k, sms, tuple(fields.items()), dtype, scales)
+def case(m, n, k, sms, dtype=torch.bfloat16, scales="rows", far=False, **fields):
+    return Case(m, n, k, sms, tuple(fields.items()), dtype, scales, far)
 
 
 CASES = {
     "gemm": case(300, 136, 2320, 1, family="gemm", tile_rows=128, tile_cols=64),
+    "columns": case(130, 136, 1168, 1, scales="columns", family="gemm", tile_cols=64),
+    "far": case(130, 72, 144, 1, torch.float32, far=True, family="gemm", tile_cols=64),
     "wide": case(300, 136, 400, 1, family="gemm", tile_rows=256, tile_cols=128, waves=2),
     "cluster": case(300, 264, 1424, 2, family="gemm", tile_cols=64, cluster_cols=2),
     "swap": case(40, 136, 2320, 1, family="gemm_swap_ab", tile_cols=16, warpgroups=1, split_k=1),
+    "far swap": case(200, 72, 144, 1, far=True, family="gemm_swap_ab", tile_cols=32, split_k=1),
     "batch": case(40, 136, 1040, 1, family="gemm_swap_ab", tile_cols=16, stage_blocks=4, split_k=1),
     "bulk scales": case(
         41, 136, 1040, 1, scales="aligned", family="gemm_swap_ab", tile_cols=16, stage_blocks=4, split_k=1
@@ -72,16 +77,16 @@ class Fault:
 
 
 WRONG = "elements out of bounds"
-G_FULL = "ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);"
-G_WAIT = "ptx::wgmma_wait<0>();"
+G_FULL = "ptx::barrier_wait(o.full + 8 * stage, phase);"
+G_WAIT = "ptx::wgmma_wait<0>(); if (w == S::kWaves - 1) release(stage);"
 G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
 G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
 G_EXIT = "ptx::sync_warp();\n        ptx::sync_cluster();"
 S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n    if (thread == 0) {"
 
 FAULTS = [
-    Fault("missing wait for a stage", "gemm", GEMM, G_FULL, "", "end was not observed|no wait has"),
-    Fault("wrong parity for a full stage", "gemm", GEMM, G_FULL, G_FULL.replace("phase", "phase ^ 1"), ""),
+    Fault("missing wait for a stage", "gemm", MULTIPLY, G_FULL, "", "end was not observed|no wait has"),
+    Fault("wrong parity for full", "gemm", MULTIPLY, G_FULL, G_FULL.replace("phase", "phase ^ 1"), ""),
     Fault(
         "producer does not wait for empty stages",
         "gemm",
@@ -114,27 +119,34 @@ FAULTS = [
         "ptx::barrier_arrive_expect(full, kABytes + kBBytes - 16);",
         "deadlock",
     ),
-    Fault("missing wgmma wait", "gemm", GEMM, G_WAIT, "", "a wgmma that was not waited for"),
+    Fault(
+        "missing wgmma wait",
+        "gemm",
+        MULTIPLY,
+        G_WAIT,
+        "if (w == S::kWaves - 1) release(stage);",
+        "a wgmma that was not waited for",
+    ),
     Fault(
         "missing wgmma fence",
         "gemm",
-        GEMM,
-        "ptx::wgmma_fence();",
-        "",
+        MULTIPLY,
+        "ptx::wgmma_fence(); issue_products(partial[0]",
+        "issue_products(partial[0]",
         "no wgmma.fence since",
     ),
     Fault(
         "stage given back before the wgmma has read it",
         "gemm",
-        GEMM,
-        "ptx::wgmma_wait<0>();\n                if (w == kWaves - 1) {",
-        "if (w != kWaves - 1) ptx::wgmma_wait<0>();\n                if (w == kWaves - 1) {",
+        MULTIPLY,
+        G_WAIT,
+        "if (w != S::kWaves - 1) " + G_WAIT,
         "a wgmma that was not waited for",
     ),
     Fault(
         "scales given back before every lane has read them",
         "gemm",
-        GEMM,
+        MULTIPLY,
         "ptx::sync_warp();  // every lane has read its scales",
         "",
         RACE,
@@ -142,8 +154,8 @@ FAULTS = [
     Fault(
         "scales read without a wait",
         "gemm",
-        GEMM,
-        "ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);",
+        MULTIPLY,
+        "ptx::barrier_wait(o.scales_full + 8 * rings.scales.stage, rings.scales.phase);",
         "",
         "not ordered before|no wait has observed its end",
     ),
@@ -228,12 +240,12 @@ FAULTS = [
         WRONG,
     ),
     Fault("no swizzle", "gemm", STAGING, "((chunk + lane / 16) ^ (lane % 8))", "(chunk + lane / 16)", WRONG),
-    Fault("wrong step along K", "gemm", GEMM, "a + w * 512 + 2 * k", "a + w * 512 + 2 * (k ^ 1)", WRONG),
-    Fault("wrong wave", "wide", GEMM, "a + w * 512 + 2 * k", "a + w * 64 + 2 * k", WRONG),
+    Fault("wrong step along K", "gemm", MULTIPLY, "partial, a + 2 * k", "partial, a + 2 * (k ^ 1)", WRONG),
+    Fault("wrong wave", "wide", MULTIPLY, "partial[0], a + w * kWaveRows", "partial[0], a + w * 64", WRONG),
     Fault(
         "wgmma keeps the sums of the block before",
         "gemm",
-        GEMM,
+        MULTIPLY,
         "b + 2 * k, k != 0)",
         "b + 2 * k, true)",
         WRONG,
@@ -261,8 +273,8 @@ FAULTS = [
         "stage given back to the own block only",
         "cluster",
         GEMM,
-        "if (lane < kCluster) ptx::barrier_arrive_remote(smem.empty + 8 * stage, lane);",
-        "if (lane < kCluster) ptx::barrier_arrive(smem.empty + 8 * stage);",
+        "if (lane < kCluster) ptx::barrier_arrive_remote(empty, lane);",
+        "if (lane < kCluster) ptx::barrier_arrive(empty);",
         "",
     ),
     Fault("arrive on a block that has exited", "cluster", GEMM, G_EXIT, "", "has exited"),
@@ -403,12 +415,160 @@ FAULTS = [
         "",
         "",
     ),
+    Fault(
+        "stages given back by the consumers of one block",
+        "cluster",
+        GEMM,
+        "ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups * kCluster);",
+        "ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);",
+        "more arrivals",
+    ),
+    Fault(
+        "wait for the stores behind the barrier",
+        "gemm",
+        GEMM,
+        G_READ,
+        "ptx::sync_threads(1 + group, 128); if (thread == 0) ptx::wait_stores_read<0>();",
+        "a copy that reads the old value is not ordered before",
+    ),
+    Fault(
+        "a group of stores too many in flight",
+        "gemm",
+        GEMM,
+        "ptx::wait_stores_read<0>();",
+        "ptx::wait_stores_read<1>();",
+        "is still read by",
+    ),
+    Fault(
+        "stores committed before they are issued",
+        "gemm",
+        GEMM,
+        "ptx::store_tile(&map_d, staging + slot * 8192, col, row); } ptx::commit_stores();",
+        "ptx::commit_stores(), ptx::store_tile(&map_d, staging + slot * 8192, col, row); }",
+        "is still read by|never committed",
+    ),
+    Fault(
+        "full stage waited for by one lane",
+        "gemm",
+        MULTIPLY,
+        G_FULL,
+        "if (ptx::lane_index() == 0) " + G_FULL,
+        "was not observed by a wait|brought the lanes together",
+    ),
+    Fault(
+        "scales given back by a warp too few",
+        "gemm",
+        GEMM,
+        "ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);",
+        "ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups - 1);",
+        RACE,
+    ),
+    Fault(
+        "skew of the first K block for all",
+        "columns",
+        SCALES,
+        "+ row + kb * (u32)k) & 3",
+        "+ row) & 3",
+        "not a multiple of 16",
+    ),
+    Fault(
+        "scales of the last rows fetched without their skew",
+        "columns",
+        SCALES,
+        "(rows_left < kRows ? rows_left : kRows) + skew + 3",
+        "(rows_left < kRows ? rows_left : kRows) + 3",
+        WRONG,
+    ),
+    Fault(
+        "rings that start anew with each tile",
+        "gemm",
+        GEMM,
+        "Rings rings; for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {",
+        "for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) { Rings rings;",
+        "",
+    ),
+    Fault("products never committed", "gemm", MULTIPLY, "ptx::wgmma_commit();", "", "not waited for"),
+    Fault(
+        "cluster barrier by lanes that have diverged",
+        "cluster",
+        GEMM,
+        G_EXIT,
+        "ptx::sync_cluster();",
+        "brought the lanes together",
+    ),
+    Fault(
+        "registers raised by three of four warps",
+        "gemm",
+        GEMM,
+        "if constexpr (kConsumerRegisters != 0) ptx::raise_registers",
+        "if (warp % 4 != 3) ptx::raise_registers",
+        "the same number of setmaxnreg",
+    ),
+    Fault(
+        "row of D in 32 bits",
+        "far",
+        GEMM,
+        "(float*)args.d + (i64)row * args.ldd",
+        "(float*)args.d + row * (u32)args.ldd",
+        "",
+    ),
+    Fault("row of c in 32 bits", "far", GEMM, "(i64)row * args.ldc", "row * (u32)args.ldc", ""),
+    Fault(
+        "row of the scales in 32 bits",
+        "far",
+        SCALES,
+        "from.sfa + (i64)(row + lane) * from.m + (i64)kb * from.k",
+        "from.sfa + (row + lane) * (u32)from.m + (i64)kb * from.k",
+        "",
+    ),
+    Fault("row of D in 32 bits, tokens", "far swap", SWAP, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
+    Fault(
+        "slots freed with the parity of this turn",
+        "split",
+        SWAP,
+        "ptx::barrier_wait(freed, (turn - 1) & 1); }",
+        "ptx::barrier_wait(freed, turn & 1); }",
+        "",
+    ),
+    Fault(
+        "slices sent to the receiver's own slot",
+        "split",
+        SWAP,
+        "received + rank * kSliceBytes, staging",
+        "received + to * kSliceBytes, staging",
+        "",
+    ),
+    Fault(
+        "one group for all products of a batch",
+        "batch",
+        SWAP,
+        "ptx::wgmma_commit(); }",
+        "if (i == kInFlight - 1) ptx::wgmma_commit(); }",
+        "",
+    ),
+    Fault(
+        "ring said to be free before every lane has written",
+        "reuse",
+        SWAP,
+        "ptx::sync_warp(); if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.written);",
+        "if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.written);",
+        RACE,
+    ),
+    Fault(
+        "ready before the other warpgroups have read the ring",
+        "reuse split",
+        SWAP,
+        "if constexpr (kReuseRing) ptx::sync_threads",
+        "if constexpr (kReuseRing && kSplitK == 1) ptx::sync_threads",
+        "",
+    ),
 ]
 
 
 def execute(which: str, seed: int, patch=None) -> None:
     c = CASES[which]
-    o = problems.make(c.m, c.n, c.k, c.dtype, seed=7, scales=c.scales)
+    o = problems.make(c.m, c.n, c.k, c.dtype, seed=7, scales=c.scales, c=c.far)
+    o = problems.far_apart(o) if c.far else o
     launch.run_gemm(c.plan(), **o.as_dict(), sms=c.sms, seed=seed, patch=patch)
     problems.check(o)
 

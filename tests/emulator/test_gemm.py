@@ -24,6 +24,9 @@ KERNELS = [
     (257, 136, 528, 1, F32, {**GEMM, "tile_rows": 256, "tile_cols": 128}, {"c": True, "alpha": 0.25}),
     (200, 72, 400, 1, F16, {**GEMM, "tile_rows": 192}, {"bias": F16}),
     (1, 8, 16, 1, BF16, {**GEMM}, {}),
+    # loops that are unrolled, since each tile starts at stage 0 (parts/multiply.cuh)
+    (400, 136, 1424, 1, BF16, {**GEMM, "tile_rows": 192}, {"scales": "columns"}),
+    (200, 72, 1536, 1, F32, {**GEMM, "tile_rows": 192}, {"scales": "aligned"}),
     # clusters: a unit that is not whole, in each direction
     (300, 136, 400, 4, BF16, {"family": "gemm", "cluster_rows": 2, "tile_cols": 64}, {}),
     (129, 200, 400, 2, F32, {"family": "gemm", "cluster_rows": 2, "tile_cols": 128}, {"c": True}),
@@ -119,6 +122,17 @@ def test_no_inner_extent_gives_bias_plus_c(family):
     plan = plans.find(_core.GemmProblem(n=n, k=0), m, family=family)
     for seed in launch.seeds((0, 1, 2)):
         o = problems.make(m, n, 0, BF16, c=True, bias=F32)
+        launch.run_gemm(plan, **o.as_dict(), seed=seed)
+        problems.check(o)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("fields", [{**GEMM, "tile_cols": 64}, {**ONE, "tile_cols": 32}])
+def test_rows_more_than_32_bits_away(fields, dtype):
+    m, n, k = 200, 136, 272
+    plan = plans.find(_core.GemmProblem(n=n, k=k, d_dtype=dtype), m, **fields)
+    for seed in launch.seeds((2,)):
+        o = problems.far_apart(problems.make(m, n, k, dtype, c=True))
         launch.run_gemm(plan, **o.as_dict(), seed=seed)
         problems.check(o)
 

@@ -89,6 +89,28 @@ TILE = """
     ptx::barrier_wait(barrier, 0);
 """
 LOAD = "ptx::load_tile(base, &x, 0, 0, barrier);"
+LONE_WAIT = """
+    if (thread == 0) ptx::barrier_init(barrier, 1), ptx::fence_barrier_init(), ptx::barrier_arrive(barrier);
+    ptx::sync_block();
+    if (lane == 0) ptx::barrier_wait(barrier, 0);
+    {meet}
+    ptx::store_matrix4(base + thread / 32 * 512 + lane * 16, 1, 2, 3, 4);
+"""
+LATE = """
+    if (thread == 0) {{
+        ptx::barrier_init(barrier, 1), ptx::barrier_init(barrier + 8, 1), ptx::fence_barrier_init();
+        ptx::barrier_arrive(barrier);
+    }}
+    ptx::sync_block();
+    if (thread < 32) {{
+        ptx::barrier_wait(barrier, 0);
+        {meet}
+        if (lane == 0) ptx::barrier_arrive(barrier + 8);
+    }} else if (lane == 0) {{
+        ptx::barrier_wait(barrier + 8, 0);
+        ptx::barrier_arrive(barrier);
+    }}
+"""
 GLOBAL = """
     if (thread == 0)
         emu::atomic_global({{emu::Combine::kAdd, emu::ElementType::kU32, emu::Order::kRelaxed,
@@ -301,6 +323,55 @@ FAULTS = [
         "if (thread < 32) ptx::wait_for_prior_kernels();\nptx::load_global_u32(in);",
         "if (thread < 32) ptx::wait_for_prior_kernels();\nptx::sync_block(); ptx::load_global_u32(in);",
         prelude="",
+    ),
+    Fault(
+        "prior kernels waited for by nobody",
+        "no thread has executed griddepcontrol.wait",
+        "if (lane == 32) ptx::wait_for_prior_kernels();",
+        "if (lane == 31) ptx::wait_for_prior_kernels();",
+        prelude="",
+    ),
+    Fault(
+        "registers lowered by three of four warps",
+        "not executed the same number of setmaxnreg",
+        "if (thread < 96) ptx::lower_registers<40>();",
+        "ptx::lower_registers<40>();",
+        threads=128,
+    ),
+    Fault(
+        "warps of a warpgroup that ask for different registers",
+        "ask for 48 and 40 registers|ask for 40 and 48 registers",
+        "if (thread < 96) ptx::lower_registers<40>(); else ptx::lower_registers<48>();",
+        "ptx::lower_registers<40>();",
+        threads=128,
+    ),
+    Fault(
+        "registers changed twice without a barrier in between",
+        "has not met",
+        "ptx::lower_registers<80>(); ptx::lower_registers<40>();",
+        "ptx::lower_registers<80>(); ptx::sync_block(); ptx::lower_registers<40>();",
+        threads=128,
+    ),
+    Fault(
+        "product of three of four warps",
+        "not executed the same number of wgmma",
+        MMA.format(kind="float", count=16, form="0, 0, 0, 0").replace(
+            "ptx::wgmma_fence();", "if (thread >= 96) return; ptx::wgmma_fence();"
+        ),
+        MMA.format(kind="float", count=16, form="0, 0, 0, 0"),
+        threads=128,
+    ),
+    Fault(
+        "stmatrix after one lane has waited alone",
+        "brought the lanes together",
+        LONE_WAIT.format(meet=""),
+        LONE_WAIT.format(meet="ptx::sync_warp();"),
+    ),
+    Fault(
+        "lane that goes ahead of others that have not seen the phase",
+        "might wait for that for ever",
+        LATE.format(meet=""),
+        LATE.format(meet="ptx::sync_warp();"),
     ),
     Fault(
         "8-bit operand along M",

@@ -14,13 +14,13 @@ from emulator import launch, plans, problems
 from deep_gemm_jit import _core
 
 HERE = Path(__file__).resolve().parent
-WAIT = "ptx::barrier_wait(smem.full + 8 * stage, rings.tiles.phase);"
+WAIT = "ptx::barrier_wait(o.full + 8 * stage, phase);"
 
 
 def without_wait(text, headers):
-    body = headers["sm90/fp8_gemm.cuh"]
+    body = headers["parts/multiply.cuh"]
     assert body.count(WAIT) == 1
-    return text, {**headers, "sm90/fp8_gemm.cuh": body.replace(WAIT, "")}
+    return text, {**headers, "parts/multiply.cuh": body.replace(WAIT, "")}
 
 
 def run(seed: int, patch=None):
@@ -35,7 +35,7 @@ def test_a_failure_prints_what_replays_it(monkeypatch):
     with pytest.raises(launch.EmulatorFault) as first:
         run(7, without_wait)
     text = str(first.value)
-    assert re.search(r"at fp8_gemm\.cuh:\d+", text) and "kernel: n=136 k=1168" in text
+    assert re.search(r"at \w+\.cuh:\d+", text) and "kernel: n=136 k=1168" in text
     line = re.search(r"replay: DGJ_EMULATOR_SEED=(\d+)", text)
     assert line is not None
     monkeypatch.setenv("DGJ_EMULATOR_SEED", line.group(1))
@@ -43,6 +43,45 @@ def test_a_failure_prints_what_replays_it(monkeypatch):
     with pytest.raises(launch.EmulatorFault) as second:
         run(*launch.seeds((0, 1, 2)), without_wait)
     assert str(second.value) == text
+
+
+def test_a_deadlock_lists_every_waiting_thread():
+    wait = "ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);"
+
+    def never_free(text, headers):
+        body = headers["sm90/fp8_gemm.cuh"]
+        assert body.count(wait) == 1
+        return text, {**headers, "sm90/fp8_gemm.cuh": body.replace(wait, wait.replace(" ^ 1", ""))}
+
+    with pytest.raises(launch.EmulatorFault, match="deadlock") as fault:
+        run(3, never_free)
+    waits = r"mbarrier \d+: phase \d+, \d+ of \d+ arrivals and -?\d+ bytes are missing"
+    line = rf"block 0 warps ([\d,-]+) lanes ([\d,-]+): \w+\.cuh:\d+ waits for {waits}"
+    found = re.findall(line, str(fault.value))
+
+    def listed(ranges: str) -> set[int]:
+        ends = [[int(i) for i in part.split("-")] for part in ranges.split(",")]
+        return {i for part in ends for i in range(part[0], part[-1] + 1)}
+
+    waiting = {(warp, lane) for warps, lanes in found for warp in listed(warps) for lane in listed(lanes)}
+    consumers = {(warp, lane) for warp in range(8) for lane in range(32)}
+    producers = {(8, 0), *((9, lane) for lane in range(32))}
+    assert consumers | {(8, 0)} <= waiting <= consumers | producers  # the warp of the scales may be ahead
+
+
+def test_wrong_results_print_what_replays_them(tmp_path):
+    (tmp_path / "spoil.py").write_text(
+        "from emulator import problems\ndef check(o):\n    assert not o, 'spoilt'\nproblems.check = check\n"
+    )
+    test = f"{HERE / 'test_smoke.py'}::test_one_kernel_of_each_kind_of_cluster[multicast]"
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", test, "-q", "-p", "no:cacheprovider", "-p", "spoil"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{HERE.parent}", "DGJ_EMULATOR_SEED": "5"},
+        capture_output=True,
+        text=True,
+    )
+    assert "spoilt" in done.stdout, done.stdout[-4000:]
+    assert re.search(r"replay: DGJ_EMULATOR_SEED=5 pytest '.*\[multicast\]'", done.stdout)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])

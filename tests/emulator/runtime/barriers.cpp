@@ -1,4 +1,6 @@
 // mbarriers, named barriers, warps, clusters, register budgets, dependent launch.
+#include <map>
+
 #include "runtime/checks.hpp"
 
 namespace dgj::emu {
@@ -15,10 +17,33 @@ void exchange_clocks(const std::vector<Thread*>& threads) {
     for (Thread* t : threads) release(*t);
 }
 
+// A thread that waits for a parity misses its phase if the next one completes first. That a lane has seen it
+// says nothing about the others of its warp: if the next phase builds on what that lane did, the others must
+// have met it in between.
+void check_nobody_is_late(Mbarrier& b) {
+    const auto known = [&](const Mbarrier::Passed& p) {
+        return b.clocks.order(p.thread->id) >= p.clock ||
+               b.clocks.order(p.thread->warp->met_component) > p.met;
+    };
+    std::map<const Warp*, const Thread*> ahead;
+    for (const auto& p : b.passed)
+        if (known(p)) ahead.emplace(p.thread->warp, p.thread);
+    for (const auto& p : b.passed) {
+        const auto found = ahead.find(p.thread->warp);
+        if (found == ahead.end() || known(p)) continue;
+        machine().fault(
+            text("phase %u of an mbarrier completes, which %s made possible, but nothing orders it after "
+                 "the wait of %s for the phase before: it might wait for that for ever",
+                 b.phase, machine().name(*found->second).c_str(), machine().name(*p.thread).c_str()));
+    }
+    b.passed.clear();
+}
+
 // PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", phase completion: no pending
 // arrivals and no pending bytes.
 void check_phase(Mbarrier& b) {
     if (b.pending != 0 || b.bytes != 0) return;
+    check_nobody_is_late(b);
     b.phase++;
     b.pending = b.count;
     b.clocks.advance(b.component, b.phase);
@@ -105,11 +130,13 @@ void barrier_wait(u32 address, u32 parity, Where w, Scope scope) {
     Thread& t = m.thread();
     Mbarrier& b = usable_barrier(*t.block, address, false, "mbarrier.try_wait", w);
     if (parity > 1) m.fault(text("mbarrier.try_wait: a parity of %u", parity));
+    t.waits++;
     while ((b.phase & 1) == parity) {
         b.waiting.push_back(&t);
         m.block_on([&b, address] { return describe(b, address); });
         t.where = w;
     }
+    b.passed.push_back({&t, t.clocks.order(t.id), t.warp->met});
     t.clocks.join(b.completed);
     if (scope != Scope::kCta) t.clocks.join(b.far_completed);
 }
@@ -261,6 +288,27 @@ void sync_cluster(Where w) {
     });
 }
 
+// PTX ISA, setmaxnreg: all warps of a warpgroup execute the same one, and meet before the next.
+static void compare_budgets(Warp& warp, const Thread& t, u32 registers, const char* what) {
+    Machine& m = machine();
+    Block& block = *t.block;
+    const u32 first = warp.index / 4 * 4;
+    if (block.warps.size() < first + 4) m.fault(text("%s: no whole warpgroup executes it", what));
+    const std::size_t before = warp.budgets.size();
+    for (u32 w = first; w < first + 4; w++) {
+        const Warp& other = block.warps[w];
+        const u32 lane = other.lanes.front()->id;
+        if (other.budgets.size() > before && other.budgets[before].registers != registers)
+            m.fault(text("%s: warps %u and %u of one warpgroup ask for %u and %u registers", what, warp.index,
+                         w, registers, other.budgets[before].registers));
+        if (before == 0 || w == warp.index) continue;
+        if (other.budgets.size() < before || t.clocks.order(lane) < other.budgets[before - 1].clock)
+            m.fault(text("%s: warp %u has not met warp %u since the last one", what, warp.index, w));
+    }
+    const Thread& lane = *warp.lanes.front();
+    warp.budgets.push_back({registers, lane.clocks.order(lane.id)});
+}
+
 // PTX ISA, setmaxnreg: 24..256 in steps of 8; .inc waits until the block's pool has what it asks for.
 void set_registers(u32 registers, bool raise, Where w) {
     Machine& m = machine();
@@ -274,6 +322,7 @@ void set_registers(u32 registers, bool raise, Where w) {
     Block& block = *t.block;
     if (raise ? registers < warp.registers : registers > warp.registers)
         m.fault(text("%s: to %u from %u", what, registers, warp.registers));
+    compare_budgets(warp, t, registers, what);
     if (raise) {
         const u32 need = registers - warp.registers;
         while (block.free_registers < need) {
@@ -296,6 +345,7 @@ void set_registers(u32 registers, bool raise, Where w) {
 void wait_for_prior_kernels(Where w) {
     Machine& m = machine();
     m.step(w);
+    m.waited = true;
     m.thread().clocks.advance(m.components - 1, 1);
 }
 

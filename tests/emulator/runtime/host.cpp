@@ -21,7 +21,7 @@ int dgj_emulator_run(void (*entry)(void**), void** parameters, u32 blocks, u32 t
     std::vector<Buffer> buffers;
     for (u32 i = 0; i < buffer_count; i++) {
         const HostBuffer& b = host_buffers[i];
-        buffers.push_back({b.begin, b.bytes, b.writable != 0, std::vector<u8>(b.writable ? b.bytes : 0)});
+        buffers.push_back({b.begin, b.bytes, b.writable != 0, {}});
     }
     const LaunchArguments launch{entry,   parameters,   blocks, threads,
                                  cluster, shared_bytes, seed,   cut_sums != 0};

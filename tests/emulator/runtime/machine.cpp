@@ -83,7 +83,7 @@ u64 Machine::random(u64 below) {
 }
 
 void Machine::build_cluster(u32 cluster) {
-    const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
+    const u32 warps = launch.threads / kWarp, per_block = launch.threads + 2 * warps + kBarriersOfBlock;
     components = launch.cluster * per_block + 1;
     blocks.clear();
     ready_warps_.clear();
@@ -106,6 +106,7 @@ void Machine::build_cluster(u32 cluster) {
             Warp& warp = block.warps[w];
             warp.index = w;
             warp.component = rank * per_block + launch.threads + w;
+            warp.met_component = (rank + 1) * per_block - warps + w;
             warp.registers = registers;
             warp.priority = static_cast<u32>(random(1000));
             ready_warps_.push_back(&warp);
@@ -215,6 +216,7 @@ void Machine::after_exit(Thread& t) {
                 t.block->reading.end())
                 throw Fault{name(t) + " exits while " + operation->what + " (" + at(operation->where) +
                             ") may still read its shared memory: no wait_group.read"};
+    if (t.block->live == 0) check_warpgroups(*t.block);
     t.warp->exited |= 1u << t.place.thread % kWarp;
     for (const Gathering& g : t.warp->gatherings) {
         if (g.aligned || ((g.arrived | t.warp->exited) & g.members) != g.members) continue;
@@ -225,12 +227,30 @@ void Machine::after_exit(Thread& t) {
     check_cluster_barrier();
 }
 
+// PTX ISA, wgmma.mma_async and setmaxnreg: all warps of a warpgroup execute the same ones. What each executed
+// was compared; here, that none executed fewer.
+void Machine::check_warpgroups(const Block& block) {
+    for (const Warp& warp : block.warps) {
+        const Warp& first = block.warps[warp.index / 4 * 4];
+        const bool products = warp.products.size() != first.products.size();
+        if (products || warp.budgets.size() != first.budgets.size())
+            throw Fault{
+                text("block %u: warps %u and %u of one warpgroup have not executed the same number of %s",
+                     block.index, first.index, warp.index, products ? "wgmma" : "setmaxnreg")};
+    }
+}
+
 void Machine::run() {
     std::vector<u32> order(launch.blocks / launch.cluster);
     for (u32 i = 0; i < order.size(); i++) order[i] = i;
     for (std::size_t i = order.size(); launch.seed > 1 && i > 1; i--)
         std::swap(order[i - 1], order[random(i)]);
     for (u32 cluster : order) run_cluster(cluster);
+    // PTX ISA, griddepcontrol: .wait is for the prerequisite grids alone, not for those that they wait for.
+    if (!waited)
+        throw Fault{
+            "no thread has executed griddepcontrol.wait: the next kernel may start before those before "
+            "this one are done"};
 }
 
 void Machine::leave() { switch_fibre(current_->fibre, scheduler_); }
@@ -305,13 +325,35 @@ bool Machine::gather(const char* what, Where w, u32 members, bool aligned) {
                    at(found->where).c_str()));
     found->arrived |= bit;
     const u32 there = aligned ? found->arrived : found->arrived | warp.exited;
-    if ((there & members) == members) return true;
+    if ((there & members) == members) {
+        meet(warp, *found);
+        return true;
+    }
     block_on([what, &t, this] {
         const Gathering* g = gathering_of(t);
         return text("%s, %d of %d lanes are there", what, __builtin_popcount(g->arrived),
                     __builtin_popcount(g->members));
     });
     return std::exchange(t.leads, false);
+}
+
+// A loop that some lanes went through and others did not leaves them apart until a .sync instruction brings
+// them together: the end of the branch promises nothing. Barriers of the block are enforced for each thread.
+void Machine::meet(Warp& warp, const Gathering& g) {
+    const u32 first = warp.lanes[static_cast<u32>(__builtin_ctz(g.arrived))]->waits;
+    for (const Thread* lane : warp.lanes)
+        if (g.aligned && std::strcmp(g.what, "bar.sync") != 0 && lane->waits != first)
+            fault(
+                text("%s is .aligned, but lane %u waited for other mbarriers than lane 0, and no .sync "
+                     "instruction brought the lanes together again",
+                     g.what, lane->place.thread % kWarp));
+    const bool all = (g.arrived | warp.exited) == kAllLanes;
+    warp.met += all;
+    for (Thread* lane : warp.lanes) {
+        if ((g.arrived >> lane->place.thread % kWarp & 1) == 0) continue;
+        lane->waits = 0;
+        if (all) lane->clocks.order(warp.met_component) = warp.met;
+    }
 }
 
 u32 Machine::gathered() const { return const_cast<Machine*>(this)->gathering_of(*current_)->arrived; }
@@ -338,7 +380,7 @@ std::string Machine::name(const Thread& t) const {
 }
 
 std::string Machine::component_name(u32 component) const {
-    const u32 warps = launch.threads / kWarp, per_block = launch.threads + warps + kBarriersOfBlock;
+    const u32 warps = launch.threads / kWarp, per_block = launch.threads + 2 * warps + kBarriersOfBlock;
     const Block& block = *blocks[component / per_block];
     u32 i = component % per_block;
     if (i < launch.threads) return name(block.threads[i]);

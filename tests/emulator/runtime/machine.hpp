@@ -37,6 +37,7 @@ struct Thread {
     enum class State : std::uint8_t { kReady, kBlocked, kDone } state = State::kReady;
     Where where;    // its last operation
     u32 spins = 0;  // strong reads since the thread last did something else
+    u32 waits = 0;  // for mbarriers since the lanes of the warp last met
     std::function<std::string()> explain;
     // Bulk groups: stores since the last commit, and groups not yet waited for.
     std::vector<std::shared_ptr<Operation>> uncommitted;
@@ -76,12 +77,17 @@ struct Warp {
     u32 index = 0;      // in the block
     u32 component = 0;  // of the clocks
     u32 clock = 0;
+    u32 met_component = 0, met = 0;  // how often all lanes have met in a .sync instruction
     u32 priority = 0;
     std::vector<u32> ready;  // lanes
     std::vector<Gathering> gatherings;
     u32 exited = 0;  // lanes
     u32 registers = 0;
-    bool fenced = false;  // wgmma.fence since accumulators were last touched
+    struct Budget {
+        u32 registers, clock;  // of the warp's first lane
+    };
+    std::vector<Budget> budgets;  // of its setmaxnreg
+    bool fenced = false;          // wgmma.fence since accumulators were last touched
     std::vector<std::shared_ptr<Product>> uncommitted;
     std::deque<std::vector<std::shared_ptr<Product>>> groups;
     std::vector<u64> products;  // descriptors issued, compared between the warps of a warpgroup
@@ -98,6 +104,11 @@ struct Mbarrier {
     Clocks clocks, completed;   // of all arrivals; of those up to the last completed phase
     Clocks far, far_completed;  // what arrivals of cluster scope hand over to waits of cluster scope
     std::vector<Thread*> waiting;
+    struct Passed {
+        const Thread* thread;
+        u32 clock, met;  // of the thread, of its warp
+    };
+    std::vector<Passed> passed;  // who has seen the latest completed phase
 };
 
 struct NamedBarrier {
@@ -144,7 +155,9 @@ struct Operation {
 struct Buffer {
     u64 begin, bytes;
     bool writable;
-    std::vector<u8> written;  // for each byte, what this launch did to it
+    // For each byte, what this launch did to it; in pages, since rows may lie far apart.
+    static constexpr u64 kPage = 4096;
+    std::unordered_map<u64, std::array<u8, kPage>> written;
     static constexpr u8 kWritten = 1, kCombined = 2;
 };
 
@@ -194,6 +207,7 @@ public:
     u32 components = 0;                            // of the clocks; the last one is that of prior kernels
     std::vector<Thread*> cluster_waiting;
     u32 live = 0;
+    bool waited = false;  // for prior kernels, any thread
     u64 switches = 0, operations = 0;
 
 private:
@@ -206,6 +220,8 @@ private:
     void leave();  // back to the scheduler
     void after_exit(Thread& t);
     Gathering* gathering_of(const Thread& t);
+    void meet(Warp& warp, const Gathering& g);
+    void check_warpgroups(const Block& block);
 
     Fibre scheduler_;
     Thread* current_ = nullptr;

@@ -45,7 +45,7 @@ void note_written(Buffer& buffer, u64 address, u64 bytes, bool combined, const c
     if (!buffer.writable) machine().fault(text("%s: writes to an input", what));
     const u8 now = combined ? Buffer::kCombined : Buffer::kWritten;
     for (u64 i = address - buffer.begin; i < address - buffer.begin + bytes; i++) {
-        u8& before = buffer.written[i];
+        u8& before = buffer.written[i / Buffer::kPage][i % Buffer::kPage];
         if (before == Buffer::kWritten || (before != 0 && before != now))
             machine().fault(text("%s: byte %llu of the output is written twice", what, i));
         before = now;
