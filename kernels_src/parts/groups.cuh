@@ -333,21 +333,26 @@ struct GroupWalk {
 };
 
 // Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows.
+struct LiveRows {
+    i32 low, high;  // the ids of two rows
+    LiveRows() = default;
+    DGJ_DEVICE LiveRows(const GroupedArgs& args, u32 group, u32 row, u32 rows) {
+        const u32 lane = ptx::lane_index();
+        low = lane < rows ? (i32)group : -1;
+        high = lane + 32 < rows ? (i32)group : -1;
+        if (args.form == kFormIds) {
+            if (lane < rows) low = ptx::load_global_i32(args.index + row + lane);
+            if (lane + 32 < rows) high = ptx::load_global_i32(args.index + row + lane + 32);
+        }
+    }
+};
 struct LiveMask {
-    u32 low = 0, high = 0;
+    u32 low, high;
     LiveMask() = default;
-    DGJ_DEVICE LiveMask(const GroupedArgs& args, u32 group, u32 row, u32 rows)
-        : low(part(args, group, row, rows, 0)), high(part(args, group, row, rows, 32)) {}
+    DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
+        : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
     DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
     DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
-
-private:
-    DGJ_DEVICE static u32 part(const GroupedArgs& args, u32 group, u32 row, u32 rows, u32 first) {
-        const u32 at = first + ptx::lane_index();
-        bool live = at < rows;
-        if (args.form == kFormIds && live) live = ptx::load_global_i32(args.index + row + at) == (i32)group;
-        return ptx::ballot(live);
-    }
 };
 
 }  // namespace dgj

@@ -134,11 +134,32 @@ struct MultiplyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kABytes, kStageB = kBBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = kScaleChunk * kScalePitch;
     static constexpr u32 kScaleBPitch = dgj::kScaleBPitch;
-    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0;
+    // Unrolled, several ranges would take the compiler twice as long.
+    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0 && kRanges == 1;
 };
 
-// The last step for every element of the tile, in place; elements outside the matrix are left as they are. In
-// the order of finish(), with a column's bias loaded once and c in pairs.
+// A column of the tile's that D has, for elements outside it, whose results nobody writes. Always a load and
+// never a branch: an unrolled loop of branches takes the compiler three times as long.
+DGJ_DEVICE u32 column_in_d(u32 column) { return kN % kTileCols == 0 || column < kN ? column : kN - 2; }
+
+template <class Load>
+DGJ_DEVICE void add_bias(u32 first_col, float (&acc)[kWaves][kTileCols / 2], Load load) {
+    DGJ_UNROLL
+    for (u32 i = 0; i < kTileCols / 2; i += 4) {
+        const u32 column = column_in_d(first_col + 2 * i);
+        const float even = load(column), odd = load(column + 1);
+        DGJ_UNROLL
+        for (u32 w = 0; w < kWaves; w++) {
+            acc[w][i] = ptx::add(acc[w][i], even);
+            acc[w][i + 1] = ptx::add(acc[w][i + 1], odd);
+            acc[w][i + 2] = ptx::add(acc[w][i + 2], even);
+            acc[w][i + 3] = ptx::add(acc[w][i + 3], odd);
+        }
+    }
+}
+
+// The last step for every element of the tile, in place, in the order of finish(), with a column's bias
+// loaded once and c in pairs.
 DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
                             float (&acc)[kWaves][kTileCols / 2]) {
     const u32 first_col = tile_col + ptx::lane_index() % 4 * 2;
@@ -148,19 +169,10 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
         for (u32 i = 0; i < kTileCols / 2; i++) acc[w][i] = ptx::mul(acc[w][i], args.alpha);
     }
     if (args.bias != nullptr) {
-        DGJ_UNROLL
-        for (u32 i = 0; i < kTileCols / 2; i += 4) {
-            const u32 column = first_col + 2 * i;
-            if (column >= kN) break;
-            const float even = load_bias<kOutput>(args, column), odd = load_bias<kOutput>(args, column + 1);
-            DGJ_UNROLL
-            for (u32 w = 0; w < kWaves; w++) {
-                acc[w][i] = ptx::add(acc[w][i], even);
-                acc[w][i + 1] = ptx::add(acc[w][i + 1], odd);
-                acc[w][i + 2] = ptx::add(acc[w][i + 2], even);
-                acc[w][i + 3] = ptx::add(acc[w][i + 3], odd);
-            }
-        }
+        // A branch on the dtype of bias inside the loop would be one for every column.
+        if (args.bias_is_f32)
+            add_bias(first_col, acc, [&](u32 n) { return ptx::load_global((const float*)args.bias + n); });
+        else add_bias(first_col, acc, [&](u32 n) { return Out::load(args.bias, n); });
     }
     if (args.c == nullptr) return;
     DGJ_UNROLL
@@ -168,13 +180,10 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
         DGJ_UNROLL
         for (u32 half = 0; half < 2; half++) {
             const u32 row = first_row + w * 64 + 8 * half;
-            if (row >= args.m) continue;
-            const i64 at = (i64)row * args.ldc;
+            const i64 at = (i64)(row < args.m ? row : args.m - 1) * args.ldc;
             DGJ_UNROLL
             for (u32 i = 2 * half; i < kTileCols / 2; i += 4) {
-                const u32 column = first_col + i / 4 * 8;
-                if (column >= kN) break;
-                const Float2 c = Out::load2(args.c, at + column);
+                const Float2 c = Out::load2(args.c, at + column_in_d(first_col + i / 4 * 8));
                 acc[w][i] = ptx::add(acc[w][i], c.x);
                 acc[w][i + 1] = ptx::add(acc[w][i + 1], c.y);
             }

@@ -23,6 +23,7 @@
 // Limits: kN % 8 == 0, kK % 16 == 0.
 #pragma once
 
+#include "parts/grouped_rows.cuh"
 #include "parts/groups.cuh"
 #include "parts/multiply.cuh"
 #include "parts/output.cuh"
@@ -54,7 +55,6 @@ constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block, with ro
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-using Out = OutputType<kOutput>;
 
 struct Shared {  // addresses
     u32 ring, d, scales, full, empty, scales_full, scales_empty;
@@ -65,7 +65,6 @@ struct Shared {  // addresses
           scales_empty(scales_full + 8 * kScaleStages), table(base + kSmemTable) {}
 };
 
-DGJ_DEVICE u32 plane(const GroupedArgs& args, u32 group) { return args.form == kFormCounts ? group : 0; }
 DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
     return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
 }
@@ -183,11 +182,6 @@ DGJ_DEVICE void release(const Shared& smem, u32 stage) {
 
 // ---- results ------------------------------------------------------------------------------------
 
-DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
-    const i64 at = (i64)plane(args, group) * args.d_group + (i64)row * args.ldd;
-    return (u64)args.d + (u64)(at * Out::kBytes);
-}
-
 // A warpgroup's boxes are free again: no copy reads them, no thread either.
 DGJ_DEVICE void reuse_boxes(u32 warpgroup) {
     if (ptx::thread_index() % 128 == 0) ptx::wait_stores_read<0>();
@@ -291,13 +285,21 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map
         .scales_empty = smem.scales_empty,
         .row = first_piece * 64 + ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4,
         .first_range = col / 128 - t.col / 128};
+    LiveRows ids[kWaves];
+    const auto read_ids = [&] {
+        DGJ_UNROLL
+        for (u32 w = 0; w < kWaves; w++) ids[w] = LiveRows(args, t.group, row + w * 64, rows - w * 64);
+    };
+    constexpr bool kShort = kKBlocks <= 8;  // long tiles hide this anyway, and their loop needs the registers
+    if constexpr (kShort) read_ids();
     float acc[kWaves][kCols / 2] = {};
     multiply_tile<ManyShape<kWaves, kCols>>(operands, rings,
                                             ScaleReader(scales_of(args, t.group), kScalePitch, t.row), acc,
                                             [&](u32 stage) { release(smem, stage); });
+    if constexpr (!kShort) read_ids();
     LiveMask live[kWaves];
     DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) live[w] = LiveMask(args, t.group, row + w * 64, rows - w * 64);
+    for (u32 w = 0; w < kWaves; w++) live[w] = LiveMask(ids[w], t.group);
     write_pieces<kWaves, kCols>(smem, map_d, args, warpgroup, t.group, row, col, live, acc);
 }
 
@@ -307,6 +309,7 @@ template <u32 kTokens>
 DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const GroupTile& t,
                          u32 warpgroup) {
     const u32 lane = ptx::lane_index();
+    const LiveRows ids(args, t.group, t.row, t.rows);
     float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
@@ -347,7 +350,7 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
         if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
     }
 
-    const LiveMask live(args, t.group, t.row, t.rows);
+    const LiveMask live(ids, t.group);
     const u32 col = t.col + warpgroup * 64;
     if constexpr (kOutput == Output::kF32) {
         const u32 n = col + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
@@ -403,43 +406,6 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d
             few_rows<32>(smem, rings, args, t, warpgroup);
         } else {
             few_rows<16>(smem, rings, args, t, warpgroup);
-        }
-    }
-}
-
-// Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
-DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
-    const u32 lane = ptx::lane_index();
-    for (u32 row = ptx::block_index() * kBuilderWarps + ptx::warp_index(); row < args.rows;
-         row += ptx::grid_size() * kBuilderWarps) {
-        bool live;
-        if (args.form == kFormIds) {
-            const i32 own = ptx::load_global_i32(args.index + row);
-            live = own >= 0 && (u32)own < args.groups &&
-                   own == ptx::load_global_i32(args.index + row / args.alignment * args.alignment);
-        } else {  // ends: 32 groups at a time; each starts at the largest rounded-up end of those before it
-            live = false;
-            u32 start = 0;
-            for (u32 first = 0; first < args.groups && !live; first += 32) {
-                const bool in = first + lane < args.groups;
-                u32 end = in ? clamp_rows(ptx::load_global_i32(args.index + first + lane), args.rows) : 0;
-                u32 next = round_up(end, args.alignment);
-                DGJ_UNROLL
-                for (u32 distance = 1; distance < 32; distance *= 2) {
-                    const u32 below = ptx::shuffle_up(next, distance);
-                    if (lane >= distance && below > next) next = below;
-                }
-                if (next < start) next = start;
-                const u32 below = ptx::shuffle_up(next, 1), own = lane == 0 ? start : below;
-                live = ptx::ballot(in && row >= own && row < end) != 0;
-                start = ptx::shuffle(next, 31);
-            }
-        }
-        if (live) continue;
-        for (u32 n = lane * 8; n < kN; n += 256) {
-            const u64 to = d_row(args, 0, row) + (u64)n * Out::kBytes;
-            ptx::store_global_word4((void*)to, {0, 0, 0, 0});
-            if constexpr (Out::kBytes == 4) ptx::store_global_word4((void*)(to + 16), {0, 0, 0, 0});
         }
     }
 }

@@ -133,7 +133,7 @@ def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
     assert bool((live == -(1 << 15)).all()), "-2^-151 rounds to -0"
 
 
-KERNEL, TABLE = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh"
+KERNEL, TABLE, ROWS = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh", "parts/grouped_rows.cuh"
 # Few rows, unaligned and aligned, and whole pieces: plain and bulk copies of scales take turns.
 MIXED = (OFFSETS, (13, 300, 1, 20, 200), 136, 2320)
 PROBLEMS = {
@@ -244,10 +244,10 @@ FAULTS = {
         "begin + at",
         "outside every buffer",
     ),
-    "row of D in 32 bits": ("far", KERNEL, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
+    "row of D in 32 bits": ("far", ROWS, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
     "plane of D in 32 bits": (
         "far planes",
-        KERNEL,
+        ROWS,
         "(i64)plane(args, group) * args.d_group",
         "plane(args, group) * (u32)args.d_group",
         "",

@@ -1,0 +1,60 @@
+// Rows of D of a grouped GEMM: where they are, and zeros for those of no group.
+//
+// Constants: kN, kOutput; those of parts/groups.cuh.
+#pragma once
+
+#include "parts/grouped_args.cuh"
+#include "parts/groups.cuh"
+#include "parts/output.cuh"
+#include "ptx/base.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/warp.cuh"
+
+namespace dgj {
+
+using Out = OutputType<kOutput>;
+
+DGJ_DEVICE u32 plane(const GroupedArgs& args, u32 group) { return args.form == kFormCounts ? group : 0; }
+DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
+    const i64 at = (i64)plane(args, group) * args.d_group + (i64)row * args.ldd;
+    return (u64)args.d + (u64)(at * Out::kBytes);
+}
+
+// Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
+DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
+    const u32 lane = ptx::lane_index();
+    for (u32 row = ptx::block_index() * kBuilderWarps + ptx::warp_index(); row < args.rows;
+         row += ptx::grid_size() * kBuilderWarps) {
+        bool live;
+        if (args.form == kFormIds) {
+            const i32 own = ptx::load_global_i32(args.index + row);
+            live = own >= 0 && (u32)own < args.groups &&
+                   own == ptx::load_global_i32(args.index + row / args.alignment * args.alignment);
+        } else {  // ends: 32 groups at a time; each starts at the largest rounded-up end of those before it
+            live = false;
+            u32 start = 0;
+            for (u32 first = 0; first < args.groups && !live; first += 32) {
+                const bool in = first + lane < args.groups;
+                u32 end = in ? clamp_rows(ptx::load_global_i32(args.index + first + lane), args.rows) : 0;
+                u32 next = round_up(end, args.alignment);
+                DGJ_UNROLL
+                for (u32 distance = 1; distance < 32; distance *= 2) {
+                    const u32 below = ptx::shuffle_up(next, distance);
+                    if (lane >= distance && below > next) next = below;
+                }
+                if (next < start) next = start;
+                const u32 below = ptx::shuffle_up(next, 1), own = lane == 0 ? start : below;
+                live = ptx::ballot(in && row >= own && row < end) != 0;
+                start = ptx::shuffle(next, 31);
+            }
+        }
+        if (live) continue;
+        for (u32 n = lane * 8; n < kN; n += 256) {
+            const u64 to = d_row(args, 0, row) + (u64)n * Out::kBytes;
+            ptx::store_global_word4((void*)to, {0, 0, 0, 0});
+            if constexpr (Out::kBytes == 4) ptx::store_global_word4((void*)(to + 16), {0, 0, 0, 0});
+        }
+    }
+}
+
+}  // namespace dgj
