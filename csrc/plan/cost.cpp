@@ -20,7 +20,8 @@ double tensor_use(const KernelPlan& plan) {
     if (plan.family == Family::kGemmSwapAB)
         return plan.waves == 2 ? 0.59 : plan.warpgroups == 1 ? 0.59 : 0.69;
     if (plan.waves == 2) return 0.715;
-    if (plan.warpgroups == 3 || plan.tile_cols == 192) return 0.765;
+    if (plan.warpgroups == 3) return 0.765;
+    if (plan.tile_cols == 192) return 0.725;
     return 0.65;
 }
 
