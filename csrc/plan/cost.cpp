@@ -21,7 +21,7 @@ double tensor_use(const KernelPlan& plan) {
         return plan.waves == 2 ? 0.59 : plan.warpgroups == 1 ? 0.59 : 0.69;
     if (plan.waves == 2) return 0.715;
     if (plan.warpgroups == 3) return 0.765;
-    if (plan.tile_cols == 192) return 0.725;
+    if (plan.tile_cols == 192) return 0.7;
     return 0.65;
 }
 
