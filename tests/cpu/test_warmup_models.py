@@ -123,6 +123,7 @@ def test_rows_grow_with_tokens_ranks_and_experts():
         (DEEPSEEK_V3, {"tp": 3}, ("num_attention_heads", "128", "3 ranks")),
         (DEEPSEEK_V3, {"ep": 3}, ("number of experts", "256", "3 ranks")),
         (QWEN3_235B, {"tp": 0}, ("tp is 0",)),
+        (GPT_OSS_120B, {"tp": 8}, ("experts.down_proj", "k is 360", "multiple of 16")),
         (QWEN3_235B, {"max_tokens": 0}, ("max_tokens is 0",)),
     ],
 )
