@@ -96,8 +96,8 @@ def _check_current(device: str) -> None:
     current = _core.device_profile_name(current_device())
     if device != current:
         raise ValueError(
-            f"tune: device is '{device}', but the GPU that would be timed is '{current}'; pass that, None, or "
-            "a timer of your own"
+            f"tune: device is '{device}', but the GPU to be timed is '{current}'; pass that, None, or a "
+            "timer of your own"
         )
 
 

@@ -331,7 +331,7 @@ def test_a_gpu_is_not_timed_for_another_device(monkeypatch, table):
 
     monkeypatch.setattr(timing, "GpuTimer", timer)
     monkeypatch.setattr(_core, "device_profile_name", lambda index: "h200")
-    with pytest.raises(ValueError, match="device is 'h20', but the GPU that would be timed is 'h200'"):
+    with pytest.raises(ValueError, match="device is 'h20', but the GPU to be timed is 'h200'"):
         tune([64], None, device="h20")
     assert not table.exists()
 
