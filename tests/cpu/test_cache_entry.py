@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -164,6 +165,21 @@ def test_p3_failures_are_not_published(driver, root, env, marker, compiler):
 
 def test_short_writes_are_continued(driver, root, env):
     driver.run("get", env=env, fault="write:1+:short")
+    assert driver.run("get", env=env).only["origin"] == "disk"
+
+
+def test_p4_an_entry_and_its_folder_reach_the_disk(driver, env):
+    """The second key: the first one's publishing also makes folders and the tag."""
+    assert " fsync=2 " in driver.run("keys", 2, env=env).lines[1]["calls"]
+
+
+def test_p5_what_is_larger_than_any_kernel_is_not_read(driver, root, env):
+    driver.run("get", env=env)
+    (path,) = entries(root)
+    os.truncate(path, 1 << 40)
+    result = driver.run("get", env=env)
+    assert result.only["origin"] == "compiled" and "read=" not in result.only["calls"]
+    assert sum("larger than any kernel" in line for line in result.warnings) == 1
     assert driver.run("get", env=env).only["origin"] == "disk"
 
 
