@@ -285,6 +285,18 @@ def test_p16_seeds_are_read_and_never_written(driver, root, tmp_path):
     assert snapshot(first, second) == before, "a damaged seed is not ours to remove"
 
 
+def test_p16_a_seed_stands_in_for_a_damaged_entry_which_goes_and_is_reported(driver, root, env, tmp_path):
+    seed = tmp_path / "seed"
+    driver.run("get", env={"DGJ_CACHE_DIR": str(seed)})
+    driver.run("get", env=env)
+    (own,) = entries(root)
+    damage_bit(own)
+    result = driver.run("get", env={"DGJ_CACHE_DIR": f"{root}:{seed}"})
+    assert (result.only["origin"], result.only["right_bytes"]) == ("disk", 1)
+    assert len(result.warnings) == 1 and str(own) in result.warnings[0]
+    assert not own.exists()
+
+
 def test_p1_seeds_serve_another_nvrtc(driver, root, tmp_path):
     seed = tmp_path / "seed"
     driver.run("get", env={"DGJ_CACHE_DIR": str(seed)})
