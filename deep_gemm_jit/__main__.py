@@ -2,10 +2,9 @@
 
 import argparse
 import importlib
-import os
 import sys
 
-from deep_gemm_jit.cli.text import write_anything
+from deep_gemm_jit.cli.text import open_outputs
 
 # Each is a module of deep_gemm_jit.cli, imported when it is asked for.
 COMMANDS = {
@@ -20,11 +19,7 @@ COMMANDS = {
 
 def main(arguments: list[str]) -> int:
     """Run one command and return its exit code; argparse ends the process with 2 on wrong arguments."""
-    # Who closes them (>&-) wants no text; the exit code says it all. To Python they are None then.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  open until the process ends
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    write_anything(sys.stdout)
-    write_anything(sys.stderr)
+    open_outputs()
     parser = argparse.ArgumentParser(prog="python -m deep_gemm_jit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in arguments if not word.startswith("-")), None)
@@ -41,9 +36,6 @@ def main(arguments: list[str]) -> int:
         return code
     except (ValueError, TypeError, NotImplementedError) as error:  # wrong values
         code, text = 2, str(error)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (RuntimeError, OSError) as error:  # a compile or the driver failed, a file cannot be read
         code, text = 1, str(error)
     except KeyboardInterrupt:

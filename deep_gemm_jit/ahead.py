@@ -131,8 +131,11 @@ def warmup(
     started = time.monotonic()
     try:
         rank, world_size = operator.index(rank), operator.index(world_size)
+        jobs = None if jobs is None else operator.index(jobs)
     except TypeError:
-        raise TypeError(f"warmup: rank is {rank!r} of {world_size!r}; they must be whole numbers") from None
+        raise TypeError(
+            f"warmup: rank is {rank!r} of {world_size!r}, jobs is {jobs!r}; they must be whole numbers"
+        ) from None
     if not 0 <= rank < world_size:
         raise ValueError(f"warmup: rank is {rank} of {world_size}; it must be in 0..world_size - 1")
     if jobs is not None and jobs < 1:
@@ -187,12 +190,9 @@ def list_kernels(
 ) -> list[Kernel]:
     """Distinct kernels in a fixed order: every process that is given the same problems lists the same."""
     problems = [problems] if isinstance(problems, GemmProblem) else list(problems)
-    limits = list(max_rows) if isinstance(max_rows, Sequence) else [max_rows] * len(problems)
-    if len(limits) != len(problems):
-        raise ValueError(
-            f"warmup: max_rows has {len(limits)} values for {len(problems)} problems; pass one value, or one "
-            "for each problem"
-        )
+    if wrong := [problem for problem in problems if not isinstance(problem, GemmProblem)]:
+        raise TypeError(f"warmup: problems holds {wrong[0]!r}; pass GemmProblem objects")
+    limits = _limits(max_rows, len(problems))
     if casts not in CASTS:
         raise ValueError(f"warmup: casts is '{casts}'; allowed: {', '.join(CASTS)}")
     known = dict.fromkeys(row[key] for key in ("name", "arch") for row in _core.device_profiles())
@@ -205,6 +205,31 @@ def list_kernels(
         if casts == "all" or (casts == "operands" and any(_makes_operands(plan, p) for p in problems)):
             found[plan] = None
     return list(found)
+
+
+def _limits(max_rows: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Rows of A for each of so many problems."""
+
+    def limit(value: object) -> int | None:
+        return None if value is None else operator.index(value)
+
+    try:
+        return [limit(max_rows)] * count
+    except TypeError:
+        pass
+    try:
+        limits = [limit(value) for value in max_rows]
+    except TypeError:
+        raise TypeError(
+            f"warmup: max_rows is {max_rows!r}; it must be a whole number, None, or one of these for each "
+            "problem"
+        ) from None
+    if len(limits) != count:
+        raise ValueError(
+            f"warmup: max_rows has {len(limits)} values for {count} problems; pass one value, or one "
+            "for each problem"
+        )
+    return limits
 
 
 def _makes_operands(plan: CastPlan, problem: GemmProblem) -> bool:

@@ -90,8 +90,8 @@ def model_gemms(
     fields = _Config(config, tp)
     linear, experts = MODEL_TYPES[name](fields)
     common = {"d_dtype": d_dtype}
-    linear_problem = partial(GemmProblem, batch_invariant=batch_invariant, **common)
-    gemms = [ModelGemm(row.layer, linear_problem(n=row.n, k=row.k), max_tokens) for row in linear]
+    gemm = partial(_gemm, rows=max_tokens, batch_invariant=batch_invariant, **common)
+    gemms = [gemm(row.layer, n=row.n, k=row.k) for row in linear]
     if experts is not None:
         gemms += _expert_gemms(fields, experts, ep, max_tokens, common)
     return gemms
@@ -117,12 +117,19 @@ def _expert_gemms(
         tokens = max_tokens * ep
         rows = max(groups * tokens, tokens * min(experts.top_k, groups) + 127 * groups)
     return [
-        ModelGemm(layer, GemmProblem(n=n, k=k, layout="m_grouped", groups=groups, **common), rows)
+        _gemm(layer, rows, n=n, k=k, layout="m_grouped", groups=groups, **common)
         for layer, n, k in (
             ("experts.gate_up_proj", 2 * intermediate, hidden),
             ("experts.down_proj", hidden, intermediate),
         )
     ]
+
+
+def _gemm(layer: str, rows: int | None, **problem: Any) -> ModelGemm:
+    try:
+        return ModelGemm(layer, GemmProblem(**problem), rows)
+    except ValueError as error:  # such as a part of an expert that no kernel can take
+        raise ValueError(f"model_gemms: {layer} over this many ranks: {error}") from None
 
 
 # ---- parts of models -----------------------------------------------------------------------------

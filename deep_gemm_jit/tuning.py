@@ -83,11 +83,22 @@ def tune(
         from deep_gemm_jit.timing import GpuTimer
 
         timer = GpuTimer(problem, rows[-1])
+        _check_current(device)
         compile_kernels(list(dict.fromkeys(p for plans in contestants.values() for p in plans)))
     winners = [_winner(m, contestants[m], timer(contestants[m], m)) for m in rows]
     _store(target, problem, device, winners)
     _core.forget_tuning()
     return winners
+
+
+def _check_current(device: str) -> None:
+    """What is timed here says nothing about another device."""
+    current = _core.device_profile_name(current_device())
+    if device != current:
+        raise ValueError(
+            f"tune: device is '{device}', but the GPU to be timed is '{current}'; pass that, None, or a "
+            "timer of your own"
+        )
 
 
 def _contestants(

@@ -95,7 +95,7 @@ constexpr std::array<PlanField, 11> kPlanFields = {{
 template <class Value>
 Value field_as(const py::handle& value, const char* function, const char* name) {
     constexpr bool kNumber = std::is_same_v<Value, std::int64_t> || std::is_same_v<Value, std::uint32_t>;
-    constexpr const char* kAllowed = kNumber                           ? "an integer, 0 or larger"
+    constexpr const char* kAllowed = kNumber                           ? "an integer of 64 bits, 0 or larger"
                                      : std::is_same_v<Value, bool>     ? "True or False"
                                      : std::is_same_v<Value, py::dict> ? "a dict"
                                                                        : "a string";
@@ -221,30 +221,31 @@ const DeviceProfile& one_profile(const std::string& device) {
          names);
 }
 
-std::int64_t checked_rows(std::int64_t m, const char* function, const char* name, std::int64_t smallest) {
-    if (m < smallest)
-        fail(ErrorKind::kValue, "{}: {} is {}; it must be at least {}", function, name, m, smallest);
-    return m;
+std::int64_t rows_from(const py::object& value, const char* function, const char* name) {
+    const auto rows = field_as<std::int64_t>(value, function, name);
+    if (rows < 1) fail(ErrorKind::kValue, "{}: {} is {}; it must be at least 1", function, name, rows);
+    return rows;
 }
 
-KernelPlan plan_for(const GemmProblem& problem, std::int64_t m, const std::string& device) {
-    return plan(problem, checked_rows(m, "plan", "m", 1), one_profile(device));
+KernelPlan plan_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
+    return plan(problem, rows_from(m, "plan", "m"), one_profile(device));
 }
 
 std::vector<KernelPlan> all_plans_for(const GemmProblem& problem, const std::string& device,
-                                      std::optional<std::int64_t> max_rows) {
-    if (max_rows) checked_rows(*max_rows, "all_plans", "max_rows", 1);
+                                      const py::object& max_rows) {
+    std::optional<std::int64_t> most;
+    if (!max_rows.is_none()) most = rows_from(max_rows, "all_plans", "max_rows");
     std::vector<KernelPlan> all;
     for (const DeviceProfile* profile : find_profiles(device))
-        for (const KernelPlan& p : all_plans(problem, *profile, max_rows))
+        for (const KernelPlan& p : all_plans(problem, *profile, most))
             if (std::find(all.begin(), all.end(), p) == all.end()) all.push_back(p);
     return all;
 }
 
-py::list candidates_for(const GemmProblem& problem, std::int64_t m, const std::string& device) {
-    checked_rows(m, "candidates", "m", 1);
+py::list candidates_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
+    const std::int64_t rows = rows_from(m, "candidates", "m");
     py::list list;
-    for (const Candidate& c : candidates(problem, m, one_profile(device))) {
+    for (const Candidate& c : candidates(problem, rows, one_profile(device))) {
         py::dict d;
         d["plan"] = c.plan;
         d["predicted_us"] = c.predicted_us;
@@ -319,8 +320,8 @@ void bind_kernel_plan(py::module_& m) {
                                "Threads, shared memory, cluster and tensor-map boxes: a dict.")
         .def(
             "grid_blocks",
-            [](const KernelPlan& p, std::int64_t rows, std::uint32_t num_sms) {
-                return grid_blocks(p, checked_rows(rows, "grid_blocks", "m", 1), num_sms);
+            [](const KernelPlan& p, const py::object& m, std::uint32_t num_sms) {
+                return grid_blocks(p, rows_from(m, "grid_blocks", "m"), num_sms);
             },
             py::arg("m"), py::arg("num_sms"), "Blocks of the grid for m rows on at most num_sms SMs.")
         .def(

@@ -8,6 +8,7 @@ from importlib import metadata
 
 import deep_gemm_jit as dg
 from deep_gemm_jit import _core
+from deep_gemm_jit.cli import store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,7 @@ def environment() -> dict:
         "driver_cuda_version": f"{driver // 1000}.{driver % 1000 // 10}" if driver else None,
         "nvrtc": nvrtc,
         "cache_root": _core.cache_root(),
+        "cache_seeds": [path for path, writable in store.roots()["roots"] if not writable],
         "profiles": [row["name"] for row in _core.device_profiles()],
         "variables": _core.env_table(),
     }
@@ -59,7 +61,8 @@ def environment_text(values: dict) -> str:
     else:
         lines.append(f"nvrtc          {nvrtc['major']}.{nvrtc['minor']} {nvrtc['path']}")
         lines.append(f"               found by: {nvrtc['found_by']}")
-    lines.append(f"cache          {values['cache_root'] or 'off: kernels live in memory only'}")
+    lines.append(f"cache          {values['cache_root'] or 'none: what is compiled lives in memory only'}")
+    lines += [f"seed           {path}" for path in values["cache_seeds"]]
     lines.append(f"profiles       {', '.join(values['profiles'])}")
     lines.append("variables")
     for row in values["variables"]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -28,7 +29,7 @@ _E4M3_RELATIVE, _E4M3_ABSOLUTE = 2.0**-4, 2.0**-10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help='"cpu" or "cuda:0"; default: a GPU that has kernels, else the CPU')
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="as one JSON object; null: an infinite error")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,8 +41,9 @@ def run(args: argparse.Namespace) -> int:
     right = all(check.ok for check in checks)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if args.json:
-        values = {"device": str(device), "name": name, "ok": right, "checks": [asdict(c) for c in checks]}
-        write(json.dumps(values, indent=2))
+        rows = [asdict(c) | {"worst": c.worst if math.isfinite(c.worst) else None} for c in checks]
+        values = {"device": str(device), "name": name, "ok": right, "checks": rows}
+        write(json.dumps(values, indent=2, allow_nan=False))
     else:
         rows = [("ok" if c.ok else "WRONG", f"{c.worst:.3f}", f"{c.name}  {c.note}".rstrip()) for c in checks]
         write(f"device  {device} ({name})", *table(("", "error", "check"), rows))

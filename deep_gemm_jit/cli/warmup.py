@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import deep_gemm_jit as dg
+from deep_gemm_jit import _core
 from deep_gemm_jit.ahead import CASTS
 from deep_gemm_jit.cli.explain import add_problem_arguments
+from deep_gemm_jit.cli.text import write
 from deep_gemm_jit.models import MODEL_TYPES, model_gemms
 
 # A kernel of M-grouped problems may serve any number of groups: where none is given, these are planned for.
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if args.device is None:
             raise ValueError("--dry-run needs --device")
         report = dg.plan_report(problems, args.device, limits, args.casts)
-        sys.stdout.write(f"{report}\n")
+        write(str(report))
         return 1 if report.missing else 0
     with Progress(sys.stderr) as progress:
         done = dg.warmup(
@@ -81,12 +83,25 @@ def run(args: argparse.Namespace) -> int:
             load=args.load,
             casts=args.casts,
         )
-    root = dg._core.cache_root()
-    where = (
-        f"cache {root}" if root else "nothing is kept: DGJ_CACHE_DIR is empty, or no folder can be written"
-    )
-    sys.stdout.write(f"{done}\n{where}\n")
-    return 0 if root else 1
+    lost = lost_of(progress.compiled)
+    root = _core.cache_root()
+    if root:
+        where = f"cache {root}"
+        if lost:
+            where += f": {lost} of the kernels compiled now are not in it; a warning or its bound says why"
+    elif lost:
+        where = "nothing is kept: DGJ_CACHE_DIR is empty, or no folder can be written"
+    else:
+        where = "every kernel is in a seed; there is no folder to write to"
+    write(str(done), where)
+    return 1 if lost else 0
+
+
+def lost_of(compiled: list) -> int:
+    """How many of these a process that starts now would not find: a disk may be full, a bound too small."""
+    root = _core.cache_root()
+    kept = {Path(file.path).stem for file in _core.cache_files(root)} if root else set()
+    return sum(_core.cache_key(dg.emit(kernel)) not in kept for kernel in compiled)
 
 
 def work_of(args: argparse.Namespace) -> tuple[list[dg.GemmProblem], list[int | None]]:
@@ -168,9 +183,9 @@ class Progress:
 
     def __init__(self, stream):
         self._stream = stream
-        self._terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._terminal = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._start = time.monotonic()
-        self._compiled = 0
+        self.compiled: list = []  # kernels, by this process
 
     def __enter__(self) -> "Progress":
         return self
@@ -181,19 +196,28 @@ class Progress:
             self._stream.flush()
 
     def __call__(self, step: dg.WarmupStep) -> None:
-        self._compiled += step.origin == "compiled"
+        if step.origin == "compiled":
+            self.compiled.append(step.kernel)
         if self._terminal:
-            self._stream.write(f"\r\x1b[K{self.bar(step, time.monotonic() - self._start)}")
+            bar = self.bar(step, time.monotonic() - self._start)
+            self._stream.write(f"\r\x1b[K{bar[: self._columns() - 1]}")  # a full line would wrap
         elif step.origin == "compiled":
             self._stream.write(f"{step.done}/{step.total}  {step.milliseconds:6.0f} ms  {step.kernel}\n")
         else:
             return
         self._stream.flush()
 
+    def _columns(self) -> int:
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):
+            columns = 0
+        return columns or 80  # serial lines know no width
+
     def bar(self, step: dg.WarmupStep, seconds: float) -> str:
         filled = self.WIDTH * step.done // step.total
         left = seconds / step.done * (step.total - step.done)
         return (
             f"[{'#' * filled}{'.' * (self.WIDTH - filled)}] {step.done}/{step.total} kernels, "
-            f"{self._compiled} compiled, about {left:.0f} s left"
+            f"{len(self.compiled)} compiled, about {left:.0f} s left"
         )

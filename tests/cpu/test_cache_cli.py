@@ -233,6 +233,9 @@ BAD_META = {
     "package": {"package": {}},
     "compile_ms": {"compile_ms": "3"},
     "not a number": {"compile_ms": float("nan")},
+    "infinite": {"registers": float("inf")},
+    "infinite in text": '{"kernel": "kernel", "spill_loads": 1e999}',
+    "too large to add": {"compile_ms": 10**400},
     "half a character": {"plan": "\udcff"},
     "half a character in a name": {"\ud800": 5},
 }
@@ -258,6 +261,19 @@ def test_a_description_that_is_no_utf8_is_a_finding_and_stops_no_command(cli, fi
     bad = BAD_BYTES[fault](meta)
     assert bad != meta
     check_bad_description(cli, filled[0], bad, image)
+
+
+def test_a_description_of_any_depth_stops_no_command(cli, filled):
+    path = filled[0]
+    meta, image = parts_of(path)
+    problems = []
+    for depth in (100, *range(900, 1010, 6)):  # up to where Python's own limit is
+        deep = meta.decode()[:-1] + ', "more": ' + "[" * depth + "]" * depth + "}"
+        path.write_bytes(entry_bytes(path.stem, deep.encode(), image))
+        (row,) = [row for row in cli.json("ls") if row["path"] == str(path)]
+        problems.append(row["problem"])
+        cli.json("show", path.stem, code=1 if row["problem"] else 0)
+    assert problems[0] is None and "description" in problems[-1]
 
 
 def check_bad_description(cli, path, meta, image):

@@ -159,6 +159,26 @@ def test_p12_modes_of_an_existing_root(driver, root, env, mode, used):
     assert any(str(root) in line and "mode" in line for line in result.warnings) != used
 
 
+def test_p12_folders_in_the_root_that_others_may_write(driver, root, env):
+    driver.run("get", env=env)
+    (root / "v1" / "tmp").chmod(0o777)
+    result = driver.run("get", env=env, text="new")
+    assert result.only["origin"] == "compiled" and len(entries(root)) == 1
+    assert sum(str(root / "v1" / "tmp") in line and "memory only" in line for line in result.warnings) == 1
+    (root / "v1").chmod(0o777)
+    result = driver.run("get", env=env)
+    assert result.only["origin"] == "compiled" and len(entries(root)) == 1
+    assert sum(str(root / "v1") in line and "not used" in line for line in result.warnings) == 1
+
+
+def test_p12_no_lock_is_made_through_a_link(driver, root, env, tmp_path):
+    driver.run("get", env=env)
+    (root / "v1" / "lock").unlink()
+    (root / "v1" / "lock").symlink_to(tmp_path / "elsewhere")
+    assert driver.run("get", env=env, text="new").only["origin"] == "compiled"
+    assert not (tmp_path / "elsewhere").exists() and len(entries(root)) == 2
+
+
 def test_p12_symbolic_link_is_refused(driver, root, env, tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     root.symlink_to(tmp_path / "real")
@@ -263,6 +283,18 @@ def test_p16_seeds_are_read_and_never_written(driver, root, tmp_path):
     before = snapshot(first, second)
     assert driver.run("get", env=env, text="a").only["origin"] == "compiled"
     assert snapshot(first, second) == before, "a damaged seed is not ours to remove"
+
+
+def test_p16_a_seed_stands_in_for_a_damaged_entry_which_goes_and_is_reported(driver, root, env, tmp_path):
+    seed = tmp_path / "seed"
+    driver.run("get", env={"DGJ_CACHE_DIR": str(seed)})
+    driver.run("get", env=env)
+    (own,) = entries(root)
+    damage_bit(own)
+    result = driver.run("get", env={"DGJ_CACHE_DIR": f"{root}:{seed}"})
+    assert (result.only["origin"], result.only["right_bytes"]) == ("disk", 1)
+    assert len(result.warnings) == 1 and str(own) in result.warnings[0]
+    assert not own.exists()
 
 
 def test_p1_seeds_serve_another_nvrtc(driver, root, tmp_path):

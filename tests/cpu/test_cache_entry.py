@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -167,6 +168,21 @@ def test_short_writes_are_continued(driver, root, env):
     assert driver.run("get", env=env).only["origin"] == "disk"
 
 
+def test_p4_an_entry_and_its_folder_reach_the_disk(driver, env):
+    """The second key: the first one's publishing also makes folders and the tag."""
+    assert " fsync=2 " in driver.run("keys", 2, env=env).lines[1]["calls"]
+
+
+def test_p5_what_is_larger_than_any_kernel_is_not_read(driver, root, env):
+    driver.run("get", env=env)
+    (path,) = entries(root)
+    os.truncate(path, 1 << 40)
+    result = driver.run("get", env=env)
+    assert result.only["origin"] == "compiled" and "read=" not in result.only["calls"]
+    assert sum("larger than any kernel" in line for line in result.warnings) == 1
+    assert driver.run("get", env=env).only["origin"] == "disk"
+
+
 def test_p5_every_length_and_every_bit(driver, root, env):
     driver.run("get", env=env)
     (path,) = entries(root)
@@ -199,6 +215,22 @@ def test_p5_header_with_a_right_checksum(driver, root, env, at, change):
     path.write_bytes(body + hashlib.sha256(body).digest())
     result = driver.run("get", env=env)
     assert result.only["origin"] == "compiled" and any("not used" in line for line in result.warnings)
+
+
+@pytest.mark.parametrize("change", [lambda image: image[:-1], lambda image: b"", lambda image: b"\0" * 500])
+def test_p5_an_image_with_a_right_checksum_that_is_no_kernel(driver, root, env, change):
+    driver.run("get", env=env)
+    (path,) = entries(root)
+    data = path.read_bytes()
+    image_at = 56 + struct.unpack_from("<I", data, 12)[0]
+    image = change(data[image_at:-32])
+    body = data[:16] + struct.pack("<Q", len(image)) + data[24:image_at] + image
+    path.write_bytes(body + hashlib.sha256(body).digest())
+    assert driver.run("find", env=env).only["origin"] == "none"
+    result = driver.run("get", env=env)
+    assert (result.only["origin"], result.only["right_bytes"]) == ("compiled", 1)
+    assert sum("its image is no kernel" in line for line in result.warnings) == 1
+    assert driver.run("get", env=env).only["origin"] == "disk"
 
 
 def test_p5_random_bits_of_a_big_entry(driver, root, env):

@@ -1,10 +1,14 @@
 """The commands env, explain, warmup and bench: what they say and their exit codes; none needs torch."""
 
+import fcntl
 import io
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 from model_configs import DEEPSEEK_V3, GPT_OSS_120B
@@ -197,6 +201,69 @@ def test_a_warm_up_that_keeps_nothing_is_a_finding(command, monkeypatch):
     assert code == 1 and "nothing is kept" in out
 
 
+def test_a_warm_up_whose_folder_cannot_be_written_is_a_finding(command, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("DGJ_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    _core.forget_memory_cache()
+    plans = dg.all_plans(dg.GemmProblem(n=64, k=128), "h200", 8)
+    code, out, _ = command("warmup", *SMALL, "--shape", "64x128", "--max-rows", 8)
+    assert code == 1 and f"{len(plans)} of the kernels compiled now are not in it" in out
+
+
+def test_a_warm_up_of_more_than_the_bound_is_a_finding(command, monkeypatch):
+    monkeypatch.setenv("DGJ_CACHE_MAX_SIZE", "50K")
+    _core.forget_memory_cache()
+    code, out, _ = command("warmup", *SMALL, "--shape", "64x128")
+    assert code == 1 and "are not in it" in out
+
+
+def test_a_seed_that_has_everything_is_a_warm_cache(command, monkeypatch, cache):
+    arguments = ("warmup", *SMALL, "--shape", "64x128", "--max-rows", 8)
+    assert command(*arguments)[0] == 0
+    monkeypatch.setenv("DGJ_CACHE_DIR", f":{cache}")
+    _core.forget_memory_cache()
+    code, out, _ = command(*arguments)
+    assert code == 0 and "0 compiled" in out and "in a seed" in out
+    code, out, _ = command("env")
+    assert f"seed           {cache}\n" in out
+    assert json.loads(command("env", "--json")[1])["cache_seeds"] == [str(cache)]
+
+
+def shell(line: str, tmp_path) -> subprocess.CompletedProcess:
+    """Run it in bash, with $dgj as the command line; a pipeline has the exit code of its first command."""
+    script = f"dgj='{sys.executable} -m deep_gemm_jit'; {line}; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+
+
+WARM = "$dgj warmup --device h200 --casts none --jobs 1 --shape 64x128 --shape 72x128"
+
+
+@pytest.mark.parametrize(
+    "redirection", ["2>&1 | true", "2>&1 >/dev/null | head -n 1", "2>/dev/full", "2>&-", "| true", ">&-"]
+)
+def test_a_warm_up_that_nobody_watches_goes_on_to_its_end(redirection, cache, tmp_path):
+    done = shell(f"{WARM} {redirection}", tmp_path)
+    assert done.returncode == 0 and "Error" not in done.stderr, done
+    plans = [plan for n in (64, 72) for plan in dg.all_plans(dg.GemmProblem(n=n, k=128), "h200")]
+    assert len(list(cache.rglob("*.dgk"))) == len(plans)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("shapes", [1, 40])  # some lines, and more than any buffer takes
+@pytest.mark.parametrize("reader", ["| true", "| head -n 1 >/dev/null", ">&-"])
+def test_the_exit_code_tells_of_findings_whoever_reads(shapes, reader, unbuffered, tmp_path):
+    more = " ".join(f"--shape {8 * n}x128" for n in range(8, 8 + shapes))
+    command = f"PYTHONUNBUFFERED={unbuffered} $dgj warmup --device h200 {more} --dry-run"
+    done = shell(f"{command} {reader}", tmp_path)
+    assert done.returncode == 1 and done.stderr == "", done
+
+
+def test_a_full_disk_below_the_output_is_a_failure_with_a_message(tmp_path):
+    for command in ("env", "explain 8 64 128", "cache stats"):
+        done = shell(f"$dgj {command} > /dev/full", tmp_path)
+        assert done.returncode == 1 and done.stderr == "[Errno 28] No space left on device\n", done
+
+
 def test_a_forbidden_warm_up_is_a_failure(command, monkeypatch):
     monkeypatch.setenv("DGJ_JIT", "forbid")
     code, out, err = command("warmup", *SMALL, "--shape", "64x128", "--max-rows", 8)
@@ -307,8 +374,25 @@ def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch):
     assert "2/4 kernels, 1 compiled" in bars[2] and bars[3] == "" and "\n" not in stream.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines(monkeypatch):
+@pytest.mark.parametrize("columns", [0, 20, 60, 200])
+def test_the_bar_never_fills_a_line_of_the_terminal(columns, monkeypatch):
+    """A line that wraps would stay: only the last one of it is cleared."""
+    monkeypatch.setenv("TERM", "xterm")
+    main_end, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(terminal, "w") as stream, Progress(stream) as progress:
+        progress(step(4))
+        start, bar = os.read(main_end, 4096).decode().split("\r\x1b[K")
+    os.close(main_end)
+    assert start == "" and 0 < len(bar) < (columns or 80), bar
+    assert columns < 100 or bar.endswith("about 0 s left")
+
+
+@pytest.mark.parametrize("kind", ["dumb", None])
+def test_a_dumb_terminal_gets_lines(kind, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
+    if kind is None:
+        monkeypatch.delenv("TERM")
     stream = Terminal()
     with Progress(stream) as progress:
         progress(step(1))

@@ -315,6 +315,23 @@ def test_a_plan_from_a_field_of_the_wrong_type_names_the_field(field, value, err
         dg.KernelPlan.from_dict({**values, field: value})
 
 
+@pytest.mark.parametrize("ask", ["plan", "candidates", "all_plans", "grid_blocks"])
+@pytest.mark.parametrize(
+    ("rows", "error"), [(2**70, ValueError), (-(2**70), ValueError), (1.5, TypeError), ("8", TypeError)]
+)
+def test_rows_that_are_no_64_bit_number_are_named(ask, rows, error):
+    problem = dg.GemmProblem(n=64, k=128)
+    calls = {
+        "all_plans": lambda: dg.all_plans(problem, "h200", rows),
+        "grid_blocks": lambda: dg.plan(problem, 8, "h200").grid_blocks(rows, 132),
+    }
+    call = calls.get(ask, lambda: getattr(dg, ask)(problem, rows, "h200"))
+    name = "max_rows" if ask == "all_plans" else "m"
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value).startswith(f"{ask}: {name} is {rows!r}; it must be an integer")
+
+
 @pytest.mark.parametrize("rows", [-(2**70), -(2**40), 0, 129, 2**40, 2**70])
 def test_an_alignment_that_fits_no_c_integer_is_a_value_error(rows):
     with pytest.raises(ValueError, match=r"allowed: 1\.\.128 rows"):

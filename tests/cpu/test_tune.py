@@ -323,6 +323,19 @@ def test_without_a_gpu_a_timer_must_be_given():
         tune([64], None, dg.GemmProblem(n=64, k=128, layout="m_grouped", groups=4))
 
 
+def test_a_gpu_is_not_timed_for_another_device(monkeypatch, table):
+    timing = pytest.importorskip("deep_gemm_jit.timing")
+
+    def timer(problem, rows):
+        return lambda plans, m: pytest.fail("timed")
+
+    monkeypatch.setattr(timing, "GpuTimer", timer)
+    monkeypatch.setattr(_core, "device_profile_name", lambda index: "h200")
+    with pytest.raises(ValueError, match="device is 'h20', but the GPU to be timed is 'h200'"):
+        tune([64], None, device="h20")
+    assert not table.exists()
+
+
 def test_a_table_that_cannot_be_written_is_an_error():
     if os.geteuid() == 0:
         path = "/proc/no/such/table.json"

@@ -93,13 +93,19 @@ from deep_gemm_jit.cli import verify
 verify._SHAPES, verify.grouped_gemms = verify._SHAPES[1:2], lambda *_: []  # these have a test of their own
 counter, code, out = itertools.count(), {{}}, sys.stdout
 real, real_cast = dg.fp8_gemm_nt, dg.per_token_cast_to_fp8
-def broken(name, wrong):
+def broken(name, wrong, *options):
     before, sys.stdout = getattr(dg, name), io.StringIO()
     setattr(dg, name, wrong)
-    result = main(["verify", "--device", "cpu"])
+    result = main(["verify", "--device", "cpu", *options])
     setattr(dg, name, before)
     return [result, "WRONG" in sys.stdout.getvalue()]
 {breakages}
+def wrong(a, b, d, *args, **kw):
+    {GEMM_BREAKAGES["nan"]}
+broken("fp8_gemm_nt", wrong, "--json")
+text = sys.stdout.getvalue()
+assert "Infinity" not in text and "NaN" not in text
+assert None in [check["worst"] for check in json.loads(text)["checks"]]
 def wrong_cast(x):
     {CAST_BREAKAGE}
 code["cast"] = broken("per_token_cast_to_fp8", wrong_cast)

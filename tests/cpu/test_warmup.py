@@ -423,12 +423,31 @@ def test_an_unknown_device_is_an_error_without_problems_too(casts, cache):
     assert not cache.exists()
 
 
-def test_rank_and_world_size_may_be_any_kind_of_whole_number(cache):
+def test_numbers_may_be_any_kind_of_whole_number(cache):
     numpy = pytest.importorskip("numpy")
-    report = warm(PROBLEM, max_rows=8, rank=numpy.int64(1), world_size=numpy.int64(2))
+    numbers = {"rank": numpy.int64(1), "world_size": numpy.int64(2), "jobs": numpy.int32(1)}
+    report = warm([PROBLEM, PROBLEM], max_rows=numpy.array([8, 8]), **numbers)
     assert report.compiled == len(report.kernels) > 0
-    with pytest.raises(TypeError, match="rank is 0 of '2'"):
-        warm(PROBLEM, world_size="2")
+    assert warm(PROBLEM, max_rows=numpy.int64(8)).found == report.compiled
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"world_size": "2"}, "rank is 0 of '2'"),
+        ({"jobs": "2"}, "jobs is '2'"),
+        ({"jobs": 1.5}, "jobs is 1.5"),
+        ({"max_rows": "8"}, "max_rows is '8'"),
+        ({"max_rows": 8.0}, "max_rows is 8.0"),
+        ({"max_rows": ["8"]}, r"max_rows is \['8'\]"),
+        ({"problems": "64x128"}, "problems holds '6'"),
+        ({"problems": [PROBLEM, (64, 128)]}, r"problems holds \(64, 128\)"),
+    ],
+)
+def test_what_is_no_number_or_problem_is_named(options, words, cache):
+    with pytest.raises(TypeError, match=f"warmup: .*{words}"):
+        warm(**({"problems": PROBLEM} | options))
+    assert not cache.exists()
 
 
 # ---- with a driver -------------------------------------------------------------------------------

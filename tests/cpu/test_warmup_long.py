@@ -9,6 +9,7 @@ import pytest
 from model_configs import DEEPSEEK_V3
 
 import deep_gemm_jit as dg
+from deep_gemm_jit import _core
 from deep_gemm_jit.models import model_gemms
 
 pytestmark = pytest.mark.long
@@ -41,7 +42,19 @@ def children_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def test_deepseek_v3_by_eight_processes_then_from_the_cache(tmp_path):
+def compile_whatever_is_planned(gemms) -> int:
+    """Every kernel of every row count: each M of linear layers, of experts powers of two and the limit."""
+    found = set()
+    for gemm in gemms:
+        rows = range(1, 8193)
+        if gemm.problem.layout != "dense":
+            rows = [m + off for m in (*(2**i for i in range(1, 22)), gemm.max_rows - 1) for off in (-1, 0, 1)]
+        found |= {dg.plan(gemm.problem, m, "h200") for m in rows if m <= gemm.max_rows}
+    assert {dg.compile(plan).origin for plan in found} == {"disk"}
+    return len(found)
+
+
+def test_deepseek_v3_by_eight_processes_then_from_the_cache(tmp_path, monkeypatch):
     gemms = model_gemms(DEEPSEEK_V3, ep=8, max_tokens=8192)
     report = dg.plan_report([g.problem for g in gemms], "h200", [g.max_rows for g in gemms])
     before = children_seconds()
@@ -49,6 +62,12 @@ def test_deepseek_v3_by_eight_processes_then_from_the_cache(tmp_path):
     used = children_seconds() - before
     assert sum(compiled) == len(report) <= 150, "each kernel is compiled once"
     assert used < MOST_CPU_SECONDS
+
+    monkeypatch.setenv("DGJ_CACHE_DIR", str(tmp_path / "cache"))
+    _core.forget_memory_cache()
+    with dg.zero_jit():
+        assert compile_whatever_is_planned(gemms) == len(report.plans)
+    _core.forget_memory_cache()
 
     seconds = []
     for _ in range(3):
