@@ -311,26 +311,27 @@ def _load_vendored() -> ModuleType | None:
 # ---- installing ----------------------------------------------------------------------------------
 
 
-class _Module(ModuleType):
-    """deep_gemm or a submodule of it, made of resolve()."""
+def _module(submodule: str = "", path: list[str] | None = None) -> ModuleType:
+    """Make deep_gemm or a submodule of it, whose names are those of resolve().
 
-    def __init__(self, submodule: str = "", path: list[str] | None = None) -> None:
-        name = f"{_NAME}.{submodule}" if submodule else _NAME
-        super().__init__(name, __doc__)
-        self._submodule = submodule
-        self.__file__ = __file__
-        self.__spec__ = ModuleSpec(name, None, origin=__file__, is_package=path is not None)
-        if path is not None:
-            self.__path__ = self.__spec__.submodule_search_locations = path
+    A plain module with __getattr__: torch.compile takes no instance of a subclass for a module.
+    """
+    name = f"{_NAME}.{submodule}" if submodule else _NAME
+    module = ModuleType(name, __doc__)
 
-    def __getattr__(self, name: str) -> Any:
-        value = resolve(name, self._submodule)
-        if name in _OWN:  # ours for good; what is the displaced package's may change there
-            setattr(self, name, value)
+    def get(attribute: str) -> Any:
+        value = resolve(attribute, submodule)
+        if attribute in _OWN:  # ours for good; what is the displaced package's may change there
+            setattr(module, attribute, value)
         return value
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *names(self._submodule)})
+    spec = ModuleSpec(name, None, origin=__file__, is_package=path is not None)
+    if path is not None:
+        module.__path__ = spec.submodule_search_locations = path
+    module.__file__, module.__spec__ = __file__, spec
+    vars(module)["__getattr__"] = get
+    vars(module)["__dir__"] = lambda: sorted({*vars(module), *names(submodule)})
+    return module
 
 
 _undo: list[Callable[[], None]] = []
@@ -362,18 +363,19 @@ def uninstall_as_deep_gemm() -> None:
 
 
 def _is_ours(module: ModuleType) -> bool:
-    return isinstance(module, _Module) or _is_marked(getattr(module, "__file__", None) or "")
+    file = getattr(module, "__file__", None) or ""
+    return file == __file__ or _is_marked(file)
 
 
 def _put_into_sys_modules() -> None:
     # Submodules that we lack are imported from the displaced package's folders.
     other = _installed_spec()
     folders = list(other.submodule_search_locations or ()) if other else []
-    put = {_NAME: _Module(path=folders)}
+    put = {_NAME: _module(path=folders)}
     for name in SUBMODULES:
         inside = [str(Path(folder, *name.split("."))) for folder in folders]
         inside = [folder for folder in inside if Path(folder).is_dir()]
-        put[f"{_NAME}.{name}"] = _Module(name, inside if inside or name == "utils" else None)
+        put[f"{_NAME}.{name}"] = _module(name, inside if inside or name == "utils" else None)
     before = {name: sys.modules[name] for name in put if name in sys.modules}  # None forbids an import
     sys.modules.update(put)
 

@@ -332,6 +332,27 @@ assert sys.modules["deep_gemm"] is deep_gemm
     )
 
 
+def test_torch_compile_sees_a_module_and_its_functions():
+    run("""
+import torch
+dg.install_as_deep_gemm()
+import deep_gemm as outside
+a, b = dg.per_token_cast_to_fp8(torch.randn(5, 128)), dg.per_block_cast_to_fp8(torch.randn(8, 128))
+
+def layer(a, b):
+    import deep_gemm
+    d, e, f = (torch.empty(5, 8) for _ in range(3))
+    deep_gemm.fp8_gemm_nt(a, b, d, disable_ue8m0_cast=True)
+    outside.gemm_fp8_fp8_bf16_nt(a, b, e)
+    outside.fp8_gemm_nt(a, b, f, recipe=(1, 128, 128))
+    return d, e, f
+
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)(a, b)
+for d, e in zip(compiled, layer(a, b), strict=True):
+    dg.testing.assert_bitwise_equal(d, e)
+""")
+
+
 def test_a_name_of_2025_reaches_the_same_function():
     run("""
 import torch
