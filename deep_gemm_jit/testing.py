@@ -173,7 +173,7 @@ def assert_bitwise_equal(x: torch.Tensor, y: torch.Tensor, label: str = "") -> N
 
 
 def _bytes_of(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(-1, 1).view(torch.uint8)
+    return x.resolve_conj().resolve_neg().contiguous().view(-1, 1).view(torch.uint8)
 
 
 # ---- test helpers --------------------------------------------------------------------------------

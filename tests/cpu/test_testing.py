@@ -40,6 +40,9 @@ def test_assert_bitwise_equal_sees_bits_not_values():
         testing.assert_bitwise_equal(x, x.double())
     testing.assert_bitwise_equal(torch.ones(8, 6).t()[1:], torch.ones(5, 8))
     testing.assert_bitwise_equal(torch.empty(0, 4), torch.empty(0, 4))
+    testing.assert_bitwise_equal(torch._neg_view(x), -x)
+    z = torch.tensor([1 + 2j])
+    testing.assert_bitwise_equal(z.conj(), torch.tensor([1 - 2j]))
 
 
 def test_bench_gives_the_mean_of_one_call():
