@@ -358,6 +358,8 @@ def install_as_deep_gemm() -> ModuleType:
 def uninstall_as_deep_gemm() -> None:
     """Undo install_as_deep_gemm: modules and attributes are as before. Without one it does nothing."""
     with _lock:
+        if _undo:
+            _displaced.values.clear()  # what the other package is told from now on holds at the next install
         while _undo:
             _undo.pop()()
 

@@ -179,6 +179,21 @@ for wrong in ({}, {"sms": 1}):
     )
 
 
+def test_a_later_install_does_not_repeat_settings_of_an_earlier_one(folder):
+    run(
+        """
+import deep_gemm
+dg.install_as_deep_gemm()
+deep_gemm.set_num_sms(16)
+dg.uninstall_as_deep_gemm()
+deep_gemm.set_num_sms(100)                      # theirs alone
+dg.install_as_deep_gemm()
+assert deep_gemm.calls == [("num_sms", 16), ("num_sms", 100)], deep_gemm.calls
+""",
+        folder(OTHER),
+    )
+
+
 def test_uninstall_goes_on_where_somebody_removed_what_we_added(folder):
     run(
         """
