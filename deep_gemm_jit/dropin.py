@@ -13,6 +13,7 @@ What a reader can rely on:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -20,7 +21,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,9 @@ SUBMODULES = ("testing", "utils", "utils.layout", "utils.math")
 
 _NAME = "deep_gemm"
 _VENDORED = "vllm.third_party.deep_gemm"
-_MARKER = "deep_gemm_jit_shim"  # a file in the folder of our distribution of that name
+# Stands in the __init__.py of our own distribution of that name. A distribution installed over it replaces
+# that file and leaves others of ours where they are, so these would prove nothing.
+_MARKER = b"from deep_gemm_jit import dropin"
 
 _logger = logging.getLogger("deep_gemm_jit")
 _lock = threading.RLock()
@@ -152,6 +155,8 @@ def _own(name: str) -> Any:
         return _LEGACY[name]
     if name in _FUNCTIONS:
         return getattr(deep_gemm_jit, _FUNCTIONS[name])
+    if name == "__all__":  # what `from deep_gemm import *` gives
+        return [public for public in names() if not public.startswith("_")]
     return deep_gemm_jit.__version__ if name == "__version__" else _ABSENT
 
 
@@ -181,8 +186,24 @@ class _Displaced:
                 "other deep_gemm could be imported"
             )
         for part in path.split("."):
-            value = getattr(value, part)
+            value = self.attribute(value, part, path)
         return value
+
+    def attribute(self, owner: Any, name: str, path: str) -> Any:
+        """getattr, where a module that imports its parts when they are asked for may fail in any way."""
+        try:
+            return getattr(owner, name)
+        except (AttributeError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.report(path, "%s of the displaced deep_gemm is absent: %r", path, error)
+            raise AttributeError(f"module {_NAME!r} has no attribute {path!r}: {error!r}") from error
+
+    def report(self, what: str, message: str, *values: Any) -> None:
+        """Log a failure, once for each `what`."""
+        if what not in self.failed:
+            self.failed.add(what)
+            _logger.warning(message, *values)
 
     def load(self) -> ModuleType | None:
         if self.loading:  # the package being imported asks for a name of its own
@@ -198,9 +219,8 @@ class _Displaced:
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # noqa: BLE001  here a name is missing then
-                    self.failed.add(what)
-                    _logger.warning("names that deep_gemm_jit lacks are absent: importing %s failed: %r",
-                                    what, error)  # fmt: skip
+                    message = "names that deep_gemm_jit lacks are absent: importing %s failed: %r"
+                    self.report(what, message, what, error)
                     continue
                 if module is not None:
                     self.adopt(module)
@@ -212,8 +232,12 @@ class _Displaced:
     def adopt(self, module: ModuleType) -> None:
         """Take a loaded module, whose attributes are still its own, and replay the settings."""
         self.module = module
-        self.setters = {name: getattr(module, name) for name in _FORWARDED if hasattr(module, name)}
-        for name, value in self.values.items():
+        setters = {}
+        for name in _FORWARDED:
+            with contextlib.suppress(AttributeError):
+                setters[name] = self.attribute(module, name, name)
+        self.setters = setters
+        for name, value in list(self.values.items()):  # other threads may set one meanwhile
             self.forward(name, value)
 
     def forward(self, name: str, value: Any) -> None:
@@ -225,23 +249,29 @@ class _Displaced:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  a package that ends the program does not end this one
-            if name not in self.failed:
-                self.failed.add(name)
-                _logger.warning("%s(%r) of the displaced deep_gemm failed: %r", name, value, error)
+            self.report(name, "%s(%r) of the displaced deep_gemm failed: %r", name, value, error)
 
     def _load_installed(self) -> ModuleType | None:
+        loaded = sys.modules.get(_NAME)
+        if loaded is not None and not _is_ours(loaded):  # somebody kept our module beyond uninstall
+            return loaded
         if _installed_spec() is None:
             return None
         # It is imported under its own name, by which its modules may import each other; then we step in.
-        ours, theirs = _take_modules(), {}
+        ours = _modules()
+        for name in ours:
+            del sys.modules[name]
         try:
             module = importlib.import_module(_NAME)
-            theirs = _take_modules()
+        except BaseException:
+            for name in _modules():  # what it had imported until then
+                if name not in ours:
+                    del sys.modules[name]
+            raise
+        else:
+            self.submodules = {name: theirs for name, theirs in _modules().items() if name in ours}
         finally:
-            _take_modules()  # of an import that failed half-way
-            sys.modules.update(theirs)
-            sys.modules.update(ours)
-        self.submodules = {name: theirs[name] for name in theirs if name in ours}
+            sys.modules.update(ours)  # over theirs, so that no other thread finds none and imports it again
         return module
 
 
@@ -250,17 +280,25 @@ _displaced = _Displaced()
 
 def _installed_spec() -> ModuleSpec | None:
     """Where another deep_gemm would be imported from; None where there is none but ours."""
-    spec = PathFinder.find_spec(_NAME)
-    return None if spec is None or spec.origin is None or _is_marked(spec.origin) else spec
+    # All finders, as those of editable installations; importlib.util.find_spec would look into sys.modules.
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = None if find is None else find(_NAME, None)
+        if spec is not None:
+            return None if spec.origin is None or _is_marked(spec.origin) else spec
+    return None
 
 
 def _is_marked(file: str) -> bool:
-    return (Path(file).parent / _MARKER).is_file()
+    try:
+        return _MARKER in Path(file).read_bytes()
+    except OSError:
+        return False
 
 
-def _take_modules() -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]
-    return {name: sys.modules.pop(name) for name in names}
+def _modules() -> dict[str, ModuleType]:
+    loaded = list(sys.modules.items())
+    return {name: module for name, module in loaded if name == _NAME or name.startswith(f"{_NAME}.")}
 
 
 def _load_vendored() -> ModuleType | None:
@@ -273,26 +311,27 @@ def _load_vendored() -> ModuleType | None:
 # ---- installing ----------------------------------------------------------------------------------
 
 
-class _Module(ModuleType):
-    """deep_gemm or a submodule of it, made of resolve()."""
+def _module(submodule: str = "", path: list[str] | None = None) -> ModuleType:
+    """Make deep_gemm or a submodule of it, whose names are those of resolve().
 
-    def __init__(self, submodule: str = "", path: list[str] | None = None) -> None:
-        name = f"{_NAME}.{submodule}" if submodule else _NAME
-        super().__init__(name, __doc__)
-        self._submodule = submodule
-        self.__file__ = __file__
-        self.__spec__ = ModuleSpec(name, None, origin=__file__, is_package=path is not None)
-        if path is not None:
-            self.__path__ = self.__spec__.submodule_search_locations = path
+    A plain module with __getattr__: torch.compile takes no instance of a subclass for a module.
+    """
+    name = f"{_NAME}.{submodule}" if submodule else _NAME
+    module = ModuleType(name, __doc__)
 
-    def __getattr__(self, name: str) -> Any:
-        value = resolve(name, self._submodule)
-        if name in _OWN:  # ours for good; what is the displaced package's may change there
-            setattr(self, name, value)
+    def get(attribute: str) -> Any:
+        value = resolve(attribute, submodule)
+        if attribute in _OWN:  # ours for good; what is the displaced package's may change there
+            setattr(module, attribute, value)
         return value
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *names(self._submodule)})
+    spec = ModuleSpec(name, None, origin=__file__, is_package=path is not None)
+    if path is not None:
+        module.__path__ = spec.submodule_search_locations = path
+    module.__file__, module.__spec__ = __file__, spec
+    vars(module)["__getattr__"] = get
+    vars(module)["__dir__"] = lambda: sorted({*vars(module), *names(submodule)})
+    return module
 
 
 _undo: list[Callable[[], None]] = []
@@ -319,27 +358,34 @@ def install_as_deep_gemm() -> ModuleType:
 def uninstall_as_deep_gemm() -> None:
     """Undo install_as_deep_gemm: modules and attributes are as before. Without one it does nothing."""
     with _lock:
+        if _undo:
+            _displaced.values.clear()  # what the other package is told from now on holds at the next install
         while _undo:
             _undo.pop()()
 
 
 def _is_ours(module: ModuleType) -> bool:
-    return isinstance(module, _Module) or _is_marked(getattr(module, "__file__", None) or "")
+    file = getattr(module, "__file__", None) or ""
+    return file == __file__ or _is_marked(file)
 
 
 def _put_into_sys_modules() -> None:
-    # Submodules that we lack are imported from the displaced package's folder.
+    # Submodules that we lack are imported from the displaced package's folders.
     other = _installed_spec()
-    put = {_NAME: _Module(path=list(other.submodule_search_locations or ()) if other else [])}
+    folders = list(other.submodule_search_locations or ()) if other else []
+    put = {_NAME: _module(path=folders)}
     for name in SUBMODULES:
-        put[f"{_NAME}.{name}"] = _Module(name, [] if name == "utils" else None)
+        inside = [str(Path(folder, *name.split("."))) for folder in folders]
+        inside = [folder for folder in inside if Path(folder).is_dir()]
+        put[f"{_NAME}.{name}"] = _module(name, inside if inside or name == "utils" else None)
+    before = {name: sys.modules[name] for name in put if name in sys.modules}  # None forbids an import
     sys.modules.update(put)
 
     def undo() -> None:
         for name, module in put.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-        sys.modules.update(_displaced.submodules)
+        sys.modules.update(before | _displaced.submodules)
         _displaced.forget()
 
     _undo.append(undo)

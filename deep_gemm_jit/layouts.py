@@ -113,11 +113,15 @@ def transform_sf_into_required_layout(
     Granularity (1, 128): returns what get_mn_major_tma_aligned_tensor returns. (128, 128): returns sf.
 
     Raises NotImplementedError for another granularity and for packed int32 scales, TypeError for another
-    dtype, and ValueError for a wrong shape, recipe or is_sfa.
+    kind or dtype, and ValueError for a wrong shape, recipe or is_sfa.
     """
     import torch
 
     name = "transform_sf_into_required_layout"
+    _check_tensor(name, "sf", sf)
+    for parameter, value in (("mn", mn), ("k", k)):
+        if not hasattr(value, "__index__") and not isinstance(value, torch.SymInt):
+            raise TypeError(f"{name}: {parameter} is {value!r}; it must be an integer")
     gran_mn, gran_k = _granularity(name, recipe, is_sfa)
     if sf.dtype == torch.int32:
         raise NotImplementedError(
@@ -143,6 +147,10 @@ def transform_sf_into_required_layout(
 
 
 def _granularity(name: str, recipe: Sequence[int], is_sfa: bool | None) -> tuple[int, int]:
+    if not isinstance(recipe, tuple | list):
+        raise TypeError(
+            f"{name}: recipe is {recipe!r}; it must be a tuple of integers, such as (1, 128, 128) or (1, 128)"
+        )
     if len(recipe) == 3:
         if is_sfa is None:
             raise ValueError(
@@ -159,7 +167,15 @@ def _granularity(name: str, recipe: Sequence[int], is_sfa: bool | None) -> tuple
     raise ValueError(f"{name}: recipe {tuple(recipe)} has {len(recipe)} numbers; allowed are 2 and 3")
 
 
+def _check_tensor(name: str, parameter: str, value: object) -> None:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name}: {parameter} is a {type(value).__name__}; it must be a torch.Tensor")
+
+
 def _check_scales(name: str, sf: torch.Tensor, dtype: torch.dtype) -> None:
+    _check_tensor(name, "the argument", sf)
     if sf.dtype != dtype:
         raise TypeError(
             f"{name}: the scales have dtype {sf.dtype}; they must be {dtype}: convert them with .float()"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from deep_gemm_jit.layouts import _pack_exponents, align, ceil_div
+from deep_gemm_jit.layouts import _check_tensor, _pack_exponents, align, ceil_div
 
 __all__ = [
     "cast_back_from_fp8",
@@ -194,11 +194,6 @@ def unpack_ue8m0_from_int(packed: torch.Tensor) -> torch.Tensor:
 
 
 # ---- operators -----------------------------------------------------------------------------------
-
-
-def _check_tensor(function: str, name: str, value: object) -> None:
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{function}: {name} is a {type(value).__name__}; it must be a torch.Tensor")
 
 
 def _forward_only(function: str, x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Process-wide settings, under DeepGEMM's names. Each call of an operation reads them once."""
 
+import operator
 import sys
 
 from deep_gemm_jit import _core
@@ -22,15 +23,19 @@ __all__ = [
 
 
 def set_num_sms(num_sms: int) -> None:
-    """Let kernels use at most num_sms streaming multiprocessors; 0 means all of the device.
+    """Let GEMMs use at most num_sms streaming multiprocessors; 0 means all of the device.
 
-    It changes the grid of a launch only: no kernel is compiled for it. Raises ValueError below 0.
+    It changes the grid of a launch only: no kernel is compiled for it. Casts to FP8, whose blocks end after a
+    few rows each, spread over the whole device. Raises ValueError below 0, TypeError for what is no integer.
     """
-    _core.set_num_sms(num_sms)
+    try:
+        _core.set_num_sms(num_sms)
+    except TypeError:
+        raise _not_whole("set_num_sms", "num_sms", num_sms) from None
 
 
 def get_num_sms(device: int | None = None) -> int:
-    """Return how many streaming multiprocessors kernels may use on a CUDA device.
+    """Return how many streaming multiprocessors GEMMs may use on a CUDA device.
 
     device: its index; None means torch's current device, or 0 where torch has not been imported.
     Raises NotImplementedError where there is no driver or no supported device, ValueError for a wrong index.
@@ -66,7 +71,7 @@ def set_compile_mode(mode: int) -> None:
     except TypeError:
         if isinstance(mode, int):  # a whole number that C++ cannot hold, which it takes for another type
             raise ValueError(f"set_compile_mode: mode is {mode}; allowed: 0 and 1") from None
-        raise
+        raise _not_whole("set_compile_mode", "mode", mode) from None
 
 
 def get_compile_mode() -> int:
@@ -103,6 +108,8 @@ def use_deterministic_algorithms(enabled: bool) -> None:
 def get_deterministic_algorithms() -> bool:
     """Return what get_batch_invariant returns: DeepGEMM's name of it."""
     return get_batch_invariant()
+
+
 def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
     """Say that groups start at multiples of this many rows in the contiguous layouts, 1..128.
 
@@ -110,7 +117,10 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
     the psum layout each group starts at the end of the one before, rounded up to it. A plain store of a
     process-wide value. Raises ValueError outside 1..128.
     """
-    _core.set_mk_alignment(alignment)
+    try:  # costs a plain store nothing
+        _core.set_mk_alignment(alignment)
+    except TypeError:
+        raise _not_whole("set_mk_alignment_for_contiguous_layout", "alignment", alignment) from None
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:
@@ -130,4 +140,13 @@ def get_theoretical_mk_alignment_for_contiguous_layout(
     """
     if expected_m is None or num_groups is not None:
         return 128
-    return min(128, max(8, 1 << (max(expected_m, 1).bit_length() - 1) >> 3))
+    try:
+        rows = max(operator.index(expected_m), 1)
+    except TypeError:
+        name = "get_theoretical_mk_alignment_for_contiguous_layout"
+        raise _not_whole(name, "expected_m", expected_m) from None
+    return min(128, max(8, 1 << (rows.bit_length() - 1) >> 3))
+
+
+def _not_whole(function: str, parameter: str, value: object) -> TypeError:
+    return TypeError(f"{function}: {parameter} is {value!r}; it must be an integer")

@@ -86,8 +86,11 @@ def bench_kineto(
     whose times are added for each call. barrier: called before each call, such as
     torch.distributed.barrier.
 
-    Raises ValueError when a part fits several kernels and with_multiple_kernels is off.
+    Raises ValueError when a part fits several kernels and with_multiple_kernels is off, and for
+    num_tests < 1.
     """
+    if num_tests < 1:
+        raise ValueError(f"bench_kineto: num_tests is {num_tests}; it must be at least 1")
     names = (kernel_names,) if isinstance(kernel_names, str) else tuple(kernel_names)
     cuda = torch.cuda.is_available()
     fn()  # compiles what is missing, outside the profile
@@ -170,7 +173,7 @@ def assert_bitwise_equal(x: torch.Tensor, y: torch.Tensor, label: str = "") -> N
 
 
 def _bytes_of(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(-1, 1).view(torch.uint8)
+    return x.resolve_conj().resolve_neg().contiguous().view(-1, 1).view(torch.uint8)
 
 
 # ---- test helpers --------------------------------------------------------------------------------
@@ -181,6 +184,8 @@ def get_arch_major() -> int:
 
     Raises RuntimeError where there is no CUDA device.
     """
+    if not torch.cuda.is_available():
+        raise RuntimeError("get_arch_major: there is no CUDA device (torch.cuda.is_available() is False)")
     return torch.cuda.get_device_capability()[0]
 
 

@@ -101,6 +101,8 @@ def main() -> int:
     parser.add_argument("--skew", type=float, default=0.3, help="how much the first experts are preferred")
     parser.add_argument("--idle", action="store_true", help="the last rank has no tokens")
     args = parser.parse_args()
+    if args.world < 1 or EXPERTS % args.world:
+        parser.error(f"--world is {args.world}; it must divide the {EXPERTS} experts")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

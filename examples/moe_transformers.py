@@ -25,11 +25,11 @@ class Fp8Linear(torch.nn.Module):
         self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.view(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1])
         y = x.new_empty(rows.shape[0], self.weight.shape[0])
         weight = self.weight, self.weight_scale_inv
         dg.fp8_gemm_nt(dg.per_token_cast_to_fp8(rows), weight, y, bias=self.bias)
-        return y.view(*x.shape[:-1], -1)
+        return y.view(*x.shape[:-1], y.shape[1])  # a size of -1 is no size where there are no rows
 
 
 class SortedExperts(torch.nn.Module):

@@ -103,7 +103,7 @@ def main() -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     experts = Experts(args.experts, args.hidden, args.intermediate, device, use_ue8m0=True)
-    layer, worst = VllmMoe(experts, args.tokens), 0.0
+    layer, worst = VllmMoe(experts, max(1, args.tokens)), 0.0
     ways = {"contiguous": layer.contiguous, "masked": layer.masked}
     for turn, tokens in enumerate((args.tokens, args.tokens // 2, 1)):
         x = torch.randn(tokens, args.hidden, dtype=torch.bfloat16, device=device)

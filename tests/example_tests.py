@@ -42,18 +42,21 @@ NAMES = ["vllm contiguous", "vllm masked", "sglang compact", "sglang masked", "t
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """new_empty gives NaN, the values of FP8 included."""
-    new_empty = torch.Tensor.new_empty
+    """empty and new_empty give NaN, the values of FP8 included, also where these begin as bytes."""
 
-    def poison(self, *size, **options):
-        made = new_empty(self, *size, **options)
-        if made.dtype == torch.float8_e4m3fn:
-            made.view(torch.uint8).fill_(0x7F)
-        elif made.is_floating_point():
-            made.fill_(float("nan"))
-        return made
+    def poison(make):
+        def poisoned_make(*args, **options):
+            made = make(*args, **options)
+            if made.dtype in (torch.float8_e4m3fn, torch.uint8):
+                made.view(torch.uint8).fill_(0x7F)
+            elif made.is_floating_point():
+                made.fill_(float("nan"))
+            return made
 
-    monkeypatch.setattr(torch.Tensor, "new_empty", poison)
+        return poisoned_make
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
+    monkeypatch.setattr(torch, "empty", poison(torch.empty))
 
 
 @pytest.fixture
@@ -62,6 +65,7 @@ def checked(monkeypatch):
         CONTIGUOUS: oracle.m_grouped_fp8_gemm_nt_contiguous,
         MASKED: oracle.m_grouped_fp8_gemm_nt_masked,
         "fp8_m_grouped_gemm_nt_masked": oracle.m_grouped_fp8_gemm_nt_masked,
+        "fp8_gemm_nt": oracle.fp8_gemm_nt,
     }.items():
         monkeypatch.setattr(oracle, "dg", OwnFunctions)  # the oracle calls the real ones
         monkeypatch.setattr(dg, name, function)
@@ -70,6 +74,7 @@ def checked(monkeypatch):
 class OwnFunctions:
     """deep_gemm_jit as it was before a test replaced functions of it."""
 
+    fp8_gemm_nt = dg.fp8_gemm_nt
     m_grouped_fp8_gemm_nt_contiguous = dg.m_grouped_fp8_gemm_nt_contiguous
     m_grouped_fp8_gemm_nt_masked = dg.m_grouped_fp8_gemm_nt_masked
     cast_back_from_fp8 = staticmethod(dg.cast_back_from_fp8)
@@ -104,11 +109,40 @@ def test_a_layer_whose_tokens_go_to_two_experts(name, device, poisoned, checked)
     assert common.difference(layer(*given), reference_of(layer, *given)) < common.LIMIT
 
 
+def test_memory_that_nobody_wrote_is_nan_in_these_tests(device, poisoned):
+    rows = torch.tensor([1], device=device)
+    scattered = common.scatter_rows(torch.zeros(1, 8, dtype=torch.uint8, device=device), rows, 3)
+    assert scattered.float().isnan().all(dim=1).tolist() == [True, False, True]
+    assert scattered.float().new_empty(2).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (1,), (2, 33), (0, 3)])
+def test_the_linear_layer_takes_any_number_of_rows(shape, dtype, device, poisoned, checked):
+    weight = torch.randn(192, HIDDEN, dtype=dtype, device=device)
+    x = torch.randn(*shape, HIDDEN, dtype=dtype, device=device)
+    y = importlib.import_module("moe_transformers").Fp8Linear(weight)(x)
+    assert y.shape == (*shape, 192) and y.dtype == dtype
+    assert common.difference(y, x.double() @ weight.double().T) < common.LIMIT
+
+
+@pytest.fixture
+def filled():
+    """What torch allocates, in compiled code too, is NaN: all bits of bytes are set, which is NaN as FP8."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_compiled_layer_gives_the_same(name, device):
+def test_a_compiled_layer_gives_the_same(name, device, filled):
+    nothing = torch.zeros(0, 8, dtype=torch.uint8, device=device)
+    assert common.scatter_rows(nothing, slice(0), 3).float().isnan().all()
     layer = layers(device)[name]
-    given = inputs(9, device)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="inductor" if device == "cuda" else "aot_eager")
-    assert common.difference(compiled(*given), reference_of(layer, *given)) < common.LIMIT
-    dg.testing.assert_bitwise_equal(layer(*given), layer(*given))
+    for given in (inputs(9, device), inputs(5, device, experts=TOPK), inputs(0, device)):
+        out = compiled(*given)
+        assert out.shape == given[0].shape
+        assert common.difference(out, reference_of(layer, *given)) < common.LIMIT
+        dg.testing.assert_bitwise_equal(layer(*given), layer(*given))

@@ -38,31 +38,35 @@ def enable() -> None:
 
     FP8 linear layers then use it by themselves on Hopper, FP8 experts with experts_implementation="deepgemm".
     Experts in BF16, with transposed weights or as Mega MoE raise NotImplementedError.
-    Raises ImportError without transformers, RuntimeError for a version whose record has other fields.
+    Raises ImportError without transformers, RuntimeError for a version that has another record or gate.
     """
     if _saved:
         return
     import torch
     from transformers.integrations import deepgemm, finegrained_fp8
 
+    gates = [(module, "is_deepgemm_loadable") for module in (deepgemm, finegrained_fp8)]
     known = {*_OURS, *_ABSENT, "m_alignment"}
-    fields = {field.name for field in dataclasses.fields(deepgemm.DeepGEMM)}
-    if fields != known:
+    record_type = getattr(deepgemm, "DeepGEMM", None)
+    fields = dataclasses.fields(record_type) if dataclasses.is_dataclass(record_type) else ()
+    strange = known ^ {field.name for field in fields}
+    strange |= {name for module, name in [*gates, (deepgemm, "_DEEPGEMM")] if not hasattr(module, name)}
+    if strange:  # before anything is replaced
         import transformers
 
         raise RuntimeError(
-            f"enable: transformers {transformers.__version__} wants DeepGEMM functions that this adapter "
-            f"does not know ({', '.join(sorted(fields ^ known))}); it was written for 5.24"
+            f"enable: transformers {transformers.__version__} loads DeepGEMM in another way than this "
+            f"adapter knows ({', '.join(sorted(strange))}); it was written for 5.24"
         )
-    record = deepgemm.DeepGEMM(
+    record = record_type(
         **{field: getattr(deep_gemm_jit, name) for field, name in _OURS.items()},
         **{field: _missing(field) for field in _ABSENT},
         m_alignment=deep_gemm_jit.get_mk_alignment_for_contiguous_layout(),
     )
     gate = torch._dynamo.assume_constant_result(_is_loadable)
     _replace(deepgemm, "_DEEPGEMM", record)
-    for module in (deepgemm, finegrained_fp8):
-        _replace(module, "is_deepgemm_loadable", gate)
+    for module, name in gates:
+        _replace(module, name, gate)
 
 
 def disable() -> None:

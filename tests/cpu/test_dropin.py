@@ -23,11 +23,14 @@ def set_mk_alignment_for_contiguous_layout(n): calls.append(("alignment", n))
 def get_num_sms(): return 132
 __version__ = "9.9"
 """,
-    "deep_gemm/utils/__init__.py": "from deep_gemm.utils.layout import *\ndef dist(): return 'theirs'\n",
+    "deep_gemm/utils/__init__.py": "from deep_gemm.utils.layout import *\ndef rank(): return 'theirs'\n",
     "deep_gemm/utils/layout.py": """
 def get_mn_major_tma_aligned_tensor(x): return "their layout"
 def only_theirs(): return "their helper"
 """,
+    "deep_gemm/utils/dist.py": "def init_dist(): return 'their dist'\n",
+    "deep_gemm/testing/__init__.py": "",
+    "deep_gemm/testing/numeric.py": "def calc_diff(x, y): return 'their difference'\n",
     "deep_gemm/legacy/__init__.py": "from deep_gemm.legacy.kernels import old\n",
     "deep_gemm/legacy/kernels.py": "def old(): return 'their legacy'\n",
 }
@@ -111,7 +114,11 @@ assert deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt and sys.modules["deep_gemm"] is d
 import deep_gemm.legacy
 from deep_gemm.legacy.kernels import old
 assert old() == "their legacy" and deep_gemm.legacy.old is old
-assert deep_gemm.utils.dist() == "theirs"
+assert deep_gemm.utils.rank() == "theirs"
+from deep_gemm.utils.dist import init_dist
+from deep_gemm.testing.numeric import calc_diff
+from deep_gemm.testing import calc_diff as ours
+assert (init_dist(), calc_diff(1, 1)) == ("their dist", "their difference") and ours is dg.testing.calc_diff
 from deep_gemm.utils.layout import only_theirs, get_mn_major_tma_aligned_tensor as own
 assert only_theirs() == "their helper" and own is dg.get_mn_major_tma_aligned_tensor
 dg.uninstall_as_deep_gemm()
@@ -172,6 +179,21 @@ for wrong in ({}, {"sms": 1}):
     )
 
 
+def test_a_later_install_does_not_repeat_settings_of_an_earlier_one(folder):
+    run(
+        """
+import deep_gemm
+dg.install_as_deep_gemm()
+deep_gemm.set_num_sms(16)
+dg.uninstall_as_deep_gemm()
+deep_gemm.set_num_sms(100)                      # theirs alone
+dg.install_as_deep_gemm()
+assert deep_gemm.calls == [("num_sms", 16), ("num_sms", 100)], deep_gemm.calls
+""",
+        folder(OTHER),
+    )
+
+
 def test_uninstall_goes_on_where_somebody_removed_what_we_added(folder):
     run(
         """
@@ -225,6 +247,127 @@ assert deep_gemm.mega_mhc() == "vendored" and deep_gemm.fp8_gemm_nt is dg.fp8_ge
     )
 
 
+def test_T11_a_package_that_imports_its_parts_when_asked_may_fail_then(folder):
+    written = run(
+        """
+logging.basicConfig(level=logging.INFO)
+dg.install_as_deep_gemm()
+import deep_gemm
+for _ in range(2):
+    assert getattr(deep_gemm, "mega_mhc", None) is None and not hasattr(deep_gemm, "fp8_einsum")
+assert deep_gemm.there == 1
+deep_gemm.set_num_sms(8)
+""",
+        folder(
+            {
+                "deep_gemm/__init__.py": "there = 1\ndef __getattr__(name):\n"
+                "    if name == 'mega_mhc': import not_there\n    raise RuntimeError('no GPU')\n"
+            }
+        ),
+    )
+    assert written.count("mega_mhc of the displaced") == written.count("fp8_einsum of the displaced") == 1
+
+
+def test_T11_an_editable_installation_is_found_by_its_own_finder(folder):
+    path = folder({f"elsewhere/{name}": text for name, text in OTHER.items()})
+    run(
+        f"""
+class Editable:  # as setuptools makes one: no folder of sys.path has the package
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "deep_gemm":
+            init = {str(path / "elsewhere/deep_gemm/__init__.py")!r}
+            return importlib.util.spec_from_file_location(name, init)
+sys.meta_path.append(Editable)
+dg.install_as_deep_gemm()
+import deep_gemm
+assert deep_gemm.fp8_einsum() == "their einsum" and deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt
+""",
+        path / "nothing",
+    )
+
+
+def test_T11_many_threads_load_the_displaced_package_once_while_others_set_and_import(folder):
+    slow = "print('loaded')\nimport time; time.sleep(0.2)\n"
+    written = run(
+        """
+import threading, time
+dg.install_as_deep_gemm()
+import deep_gemm
+begin, failed = threading.Barrier(9), []
+def work(number):
+    begin.wait()
+    try:
+        for step in range(200):
+            if number % 3 == 0:
+                assert deep_gemm.fp8_einsum() == "their einsum"
+            elif number % 3 == 1:
+                deep_gemm.set_num_sms(step + 1)
+                deep_gemm.set_mk_alignment_for_contiguous_layout(step % 128 + 1)
+                deep_gemm.set_pdl(True)
+            else:
+                import deep_gemm as found
+                assert callable(found.fp8_gemm_nt)
+    except BaseException as error:
+        failed.append(repr(error))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(9)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failed, failed
+assert sys.modules["deep_gemm"] is deep_gemm and deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt
+""",
+        folder(OTHER | {"deep_gemm/__init__.py": slow + OTHER["deep_gemm/__init__.py"]}),
+    )
+    assert written.count("loaded") == 1, written
+
+
+def test_a_star_import_gives_the_public_names():
+    run("""
+module = dg.install_as_deep_gemm()
+__version__ = "the importer's"
+from deep_gemm import *
+assert fp8_gemm_nt is dg.fp8_gemm_nt and set_num_sms is module.set_num_sms and utils is module.utils
+assert __version__ == "the importer's"
+""")
+
+
+def test_uninstall_restores_a_forbidden_import_and_our_module_lives_on_beside_theirs(folder):
+    run(
+        """
+sys.modules["deep_gemm"] = None            # how a program forbids an import
+dg.install_as_deep_gemm()
+import deep_gemm as ours
+dg.uninstall_as_deep_gemm()
+assert sys.modules.pop("deep_gemm") is None
+import deep_gemm
+assert deep_gemm.__version__ == "9.9" and ours.calls is deep_gemm.calls
+assert sys.modules["deep_gemm"] is deep_gemm
+""",
+        folder(OTHER),
+    )
+
+
+def test_torch_compile_sees_a_module_and_its_functions():
+    run("""
+import torch
+dg.install_as_deep_gemm()
+import deep_gemm as outside
+a, b = dg.per_token_cast_to_fp8(torch.randn(5, 128)), dg.per_block_cast_to_fp8(torch.randn(8, 128))
+
+def layer(a, b):
+    import deep_gemm
+    d, e, f = (torch.empty(5, 8) for _ in range(3))
+    deep_gemm.fp8_gemm_nt(a, b, d, disable_ue8m0_cast=True)
+    outside.gemm_fp8_fp8_bf16_nt(a, b, e)
+    outside.fp8_gemm_nt(a, b, f, recipe=(1, 128, 128))
+    return d, e, f
+
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)(a, b)
+for d, e in zip(compiled, layer(a, b), strict=True):
+    dg.testing.assert_bitwise_equal(d, e)
+""")
+
+
 def test_a_name_of_2025_reaches_the_same_function():
     run("""
 import torch
@@ -250,8 +393,9 @@ assert not {"torch", "transformers", "vllm", "sglang"} & set(sys.modules)
 """)
 
 
+@pytest.mark.parametrize("variables", [{}, {"DGJ_BACKEND": ""}, {"DGJ_BACKEND": "0"}, {"DGJ_BACKEND": "Off"}])
 @pytest.mark.parametrize("group", PLUGINS)
-def test_a_plugin_is_inert_until_the_variable_is_set(group):
+def test_a_plugin_is_inert_until_the_variable_is_set(group, variables):
     run(
         f"""
 from importlib.metadata import entry_points
@@ -262,7 +406,7 @@ for entry in entry_points(group={group!r}):
 assert "deep_gemm" not in sys.modules and "torch" not in sys.modules and dict(os.environ) == before
 assert len(entry_points(group={group!r})) == 1
 """,
-        DGJ_BACKEND="0",
+        **variables,
     )
 
 
@@ -332,4 +476,65 @@ else:
     raise SystemExit("no error")
 """,
         DGJ_BACKEND="linera",
+    )
+
+
+# ---- transformers ----------------------------------------------------------------------------------
+
+RECORD = """
+import dataclasses
+from typing import Any
+@dataclasses.dataclass
+class DeepGEMM:
+    fp8_fp4_matmul: Any
+    grouped_fp8_fp4_matmul_nt: Any
+    grouped_fp8_fp4_matmul_nn: Any
+    grouped_bf16_matmul_nt: Any
+    grouped_bf16_matmul_nn: Any
+    per_token_cast_to_fp8: Any
+    transform_sf_into_required_layout: Any
+    fp8_fp4_mega_moe: Any
+    get_symm_buffer_for_mega_moe: Any
+    transform_weights_for_mega_moe: Any
+    m_alignment: int
+_DEEPGEMM = None
+"""
+GATE = "def is_deepgemm_loadable(raise_error=False): return 'theirs'\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "finegrained", "strange"),
+    [
+        (RECORD + GATE, "", "is_deepgemm_loadable"),
+        (RECORD + GATE.replace("def is_", "def can_"), GATE, "is_deepgemm_loadable"),
+        (RECORD.replace("    m_alignment: int\n", "    another: int\n") + GATE, GATE, "another, m_alignment"),
+        (RECORD.replace("_DEEPGEMM = None", "") + GATE, GATE, "_DEEPGEMM"),
+        (RECORD.replace("class DeepGEMM", "class Kernels") + GATE, GATE, "fp8_fp4_matmul"),
+    ],
+)
+def test_another_transformers_is_refused_and_left_as_it_is(folder, record, finegrained, strange):
+    path = folder(
+        {
+            "transformers/__init__.py": "__version__ = '9.0'\n",
+            "transformers/integrations/__init__.py": "",
+            "transformers/integrations/deepgemm.py": record,
+            "transformers/integrations/finegrained_fp8.py": finegrained,
+        }
+    )
+    run(
+        f"""
+adapter = dg.integrations.transformers
+from transformers.integrations import deepgemm, finegrained_fp8
+before = dict(vars(deepgemm)), dict(vars(finegrained_fp8))
+for _ in range(2):
+    try:
+        adapter.enable()
+    except RuntimeError as error:
+        assert {strange!r} in str(error) and "9.0" in str(error), error
+    else:
+        raise SystemExit("no error")
+    assert before == (vars(deepgemm), vars(finegrained_fp8))
+adapter.disable()
+""",
+        path,
     )

@@ -1,9 +1,11 @@
 """Wrong input: each kind has its own exception and message, by both paths, and leaves d untouched."""
 
 import os
+import re
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 
@@ -260,3 +262,45 @@ def test_without_a_gpu_loading_is_not_implemented():
 def test_exceptions_have_the_bases_that_callers_catch():
     assert issubclass(dg.CompileError, RuntimeError) and issubclass(dg.JitForbiddenError, RuntimeError)
     assert dg.CompileError.__module__ == "deep_gemm_jit" and dg.JitForbiddenError.__doc__
+
+
+@pytest.mark.parametrize("value", ["8", 1.5, [8]])
+@pytest.mark.parametrize(
+    ("setting", "parameter"),
+    [
+        ("set_num_sms", "num_sms"),
+        ("set_compile_mode", "mode"),
+        ("set_mk_alignment_for_contiguous_layout", "alignment"),
+        ("get_theoretical_mk_alignment_for_contiguous_layout", "expected_m"),
+    ],
+)
+def test_a_setting_that_is_no_integer(setting, parameter, value):
+    with pytest.raises(TypeError, match=re.escape(f"{setting}: {parameter} is {value!r}; it must be an int")):
+        getattr(dg, setting)(value)
+
+
+def test_integers_of_other_libraries_are_integers():
+    alignment = dg.get_theoretical_mk_alignment_for_contiguous_layout
+    for kind in (torch.tensor, numpy.int64):
+        assert alignment(kind(512)) == 64 and alignment(expected_m=kind(0)) == 8
+
+
+SCALES = torch.ones(5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((None, 5, 272, (1, 128)), "sf is a NoneType; it must be a torch.Tensor"),
+        ((SCALES, "5", 272, (1, 128)), "mn is '5'; it must be an integer"),
+        ((SCALES, 5, 272.0, (1, 128)), "k is 272.0; it must be an integer"),
+        ((SCALES, 5, 272, None), "recipe is None; it must be a tuple of integers"),
+        ((SCALES, 5, 272, 128), "recipe is 128; it must be a tuple of integers"),
+    ],
+)
+def test_the_scale_layouts_refuse_other_kinds(arguments, words):
+    with pytest.raises(TypeError, match=re.escape(f"transform_sf_into_required_layout: {words}")):
+        dg.transform_sf_into_required_layout(*arguments)
+    for name in ("get_mn_major_tma_aligned_tensor", "get_mn_major_tma_aligned_packed_ue8m0_tensor"):
+        with pytest.raises(TypeError, match=f"{name}: the argument is a list; it must be a torch.Tensor"):
+            getattr(dg, name)([1.0])

@@ -86,6 +86,42 @@ assert fake.wrong_context == 0 and fake.unaligned_maps == 0
 """
 
 
+# What warm-ups call (ids, row-major zeros), then what serving calls.
+SERVING = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+import claimed_cuda
+fake, _ = claimed_cuda.attach(Path(sys.argv[2]), ())
+import torch
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+
+groups, n, k = 8, 1024, 512
+rows = groups * 128
+a = torch.zeros(rows, k, dtype=torch.uint8).view(torch.float8_e4m3fn)
+b = torch.zeros(groups, n, k, dtype=torch.uint8).view(torch.float8_e4m3fn)
+b, first = (b, torch.ones(groups, n // 128, k // 128)), (b[0], torch.ones(n // 128, k // 128))
+d, zeros = torch.empty(rows, n, dtype=torch.bfloat16), torch.zeros(rows, k // 128)
+ids = torch.arange(groups, dtype=torch.int32).repeat_interleave(128)
+dg.fp8_gemm_nt((a, zeros), first, d)
+fake.maps, fake.args_bytes = 4, 120
+dg.m_grouped_fp8_gemm_nt_contiguous((a, zeros), b, d, ids)
+compiled, loaded, launched = _core.compile_count(), fake.loads, fake.launches
+assert compiled >= 2 and loaded >= 2 and launched == 2
+
+ends = ids.new_tensor([128 * group + 1 for group in range(groups)])
+serving = (torch.ones(k // 128, rows).t(), torch.ones(k // 128, rows + 3).t()[:rows], zeros)
+for scales in serving:  # MN-major, with an odd pitch, row-major
+    dg.m_grouped_fp8_gemm_nt_contiguous((a, scales), b, d, ends, use_psum_layout=True)
+    dg.m_grouped_fp8_gemm_nt_contiguous((a, scales), b, d, ids)
+fake.maps, fake.args_bytes = 3, 120
+for scales in serving:
+    dg.fp8_gemm_nt((a, scales), first, d)
+assert (_core.compile_count(), fake.loads, fake.launches) == (compiled, loaded, launched + 9)
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("claimed_cuda")
@@ -94,11 +130,18 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("hide", [(), tuple(ops._SYMBOLS)], ids=["natively", "through Python"])
-def test_the_driver_is_given_the_tensors_of_each_call(hide, folder):
+def run(program: str, folder: Path, *arguments: str) -> None:
     tests = str(Path(claimed_cuda.__file__).parent)
     env = os.environ | {"LD_LIBRARY_PATH": str(folder), "DGJ_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tests, str(folder), *hide], env=env, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", program, tests, str(folder), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_T14_a_serving_call_after_a_warm_up_call_compiles_and_loads_nothing(folder):
+    run(SERVING, folder)
+
+
+@pytest.mark.parametrize("hide", [(), tuple(ops._SYMBOLS)], ids=["natively", "through Python"])
+def test_the_driver_is_given_the_tensors_of_each_call(hide, folder):
+    run(PROGRAM, folder, *hide)

@@ -11,14 +11,15 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LIMIT = 3e-3
 RUNS = {
-    "moe_vllm.py": ["", "--experts 3 --topk 2 --tokens 5", "--hidden 384 --intermediate 128"],
-    "moe_sglang.py": ["", "--experts 3 --topk 2 --tokens 300"],
-    "moe_transformers.py": ["", "--experts 3 --topk 2 --tokens 5"],
+    "moe_vllm.py": ["", "--experts 3 --topk 2 --tokens 5", "--hidden 384 --intermediate 128", "--tokens 0"],
+    "moe_sglang.py": ["", "--experts 3 --topk 2 --tokens 300", "--tokens 0"],
+    "moe_transformers.py": ["", "--experts 3 --topk 2 --tokens 5", "--tokens 0"],
     "expert_parallel.py": [
         "--world 2",
         "--world 2 --idle",
         "--world 4 --skew 2",
         "--world 4 --skew 2 --idle",
+        "--world 1 --tokens 0",
     ],
     "serve_warmup.py": ["--shapes 64x128,64x128x4 --max-rows 16"],
     "demo.py": [],  # run by `make demo`
@@ -48,3 +49,11 @@ def test_example(name, options, tmp_path):
     assert figures and max(figures) < LIMIT, done.stdout
     largest = float(re.search(r"^largest difference from .*?: (\S+)", done.stdout, re.M).group(1))
     assert largest == max(figures)
+
+
+@pytest.mark.parametrize("world", ["3", "0", "-2"])
+def test_processes_that_cannot_share_the_experts_evenly_are_refused(world):
+    command = [sys.executable, str(EXAMPLES / "expert_parallel.py"), "--world", world]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 2 and f"--world is {world}" in done.stderr, done.stderr

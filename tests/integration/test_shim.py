@@ -112,6 +112,26 @@ def test_import_is_refused_where_another_distribution_has_files_there(shim, tmp_
     assert f"Remedy: pip uninstall {NAME} {other}" in done.stderr and "DGJ_BACKEND=1" in done.stderr
 
 
+@pytest.mark.parametrize("first", ["import deep_gemm", "dg.install_as_deep_gemm()"])
+def test_another_distribution_installed_over_the_shim_is_displaced_like_any(shim, tmp_path, first):
+    site = tmp_path / "site"
+    shutil.copytree(shim, site)
+    theirs = "".join(f"def {name}(): return 'theirs'\n" for name in ("fp8_gemm_nt", "fp8_einsum"))
+    (site / "deep_gemm/__init__.py").write_text(theirs)
+    code = f"""
+import deep_gemm_jit as dg
+{first}
+module = dg.install_as_deep_gemm()
+import deep_gemm
+assert module is deep_gemm and deep_gemm.fp8_gemm_nt is dg.fp8_gemm_nt
+assert deep_gemm.fp8_einsum() == "theirs"
+dg.uninstall_as_deep_gemm()
+import deep_gemm
+assert deep_gemm.fp8_gemm_nt() == "theirs"
+"""
+    checked(code, site, tmp_path)
+
+
 def test_the_shim_gives_way_to_nobody_and_takes_what_it_lacks_from_vllm(shim, tmp_path):
     vendored = tmp_path / "path/vllm/third_party/deep_gemm"
     vendored.mkdir(parents=True)
@@ -135,7 +155,7 @@ def test_the_shim_has_our_version_and_needs_us(shim):
     its = tomllib.loads((ROOT / "python/deep_gemm/pyproject.toml").read_text())["project"]
     assert its["name"] == NAME and its["version"] == ours["version"]
     assert its["dependencies"] == [f"deep_gemm_jit>={ours['version']}"]
-    files = {path.relative_to(shim).as_posix() for path in shim.rglob("*.py")}
+    files = {path.relative_to(shim).as_posix() for path in shim.glob("deep_gemm/**/*") if path.is_file()}
+    files = {file for file in files if not file.endswith(".pyc")}
     parts = ("__init__", "testing", "utils/__init__", "utils/layout", "utils/math")
     assert files == {f"deep_gemm/{part}.py" for part in parts}
-    assert (shim / "deep_gemm/deep_gemm_jit_shim").is_file()
