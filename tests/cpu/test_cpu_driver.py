@@ -39,7 +39,7 @@ def driver(folder):
 def build_cpu_driver(folder, *flags):
     compiler = shutil.which(os.environ.get("CXX", "g++")) or pytest.skip("no C++ compiler")
     include = fmt_include()
-    sources = [ROOT / "tests/cpp/cpu_driver.cpp", CSRC / "base/env.cpp"]
+    sources = [ROOT / "tests/cpp/cpu_driver.cpp", CSRC / "base/env.cpp", CSRC / "base/log.cpp"]
     sources += sorted([*CSRC.glob("cpu/*.cpp"), *CSRC.glob("problem/*.cpp")])
     program = folder / f"cpu_driver{''.join(flags)}"
     command = [compiler, "-std=c++20", "-O2", "-pthread", "-DFMT_HEADER_ONLY", f"-I{CSRC}", *flags]
