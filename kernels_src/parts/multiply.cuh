@@ -115,8 +115,9 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
     constexpr bool kUnrolled = S::kStartsAtZero && kStages == kScaleChunk && kKBlocks % kStages == 0 &&
                                kKBlocks > 8;
     const u32 in_block = o.row * reader.row_bytes;
-    u32 at[kScaleChunk];  // of a block's sfa in a stage of scales, which starts with a multiple of four
-                          // blocks
+    // Where a block's sfa is in a stage of scales: the same in every stage, since each starts with a multiple
+    // of four blocks and a skew repeats after four.
+    u32 at[kScaleChunk];
     DGJ_UNROLL
     for (u32 i = 0; i < kScaleChunk; i++) at[i] = reader.block(0, i, i);
     float partial[S::kPartials][S::kCols / 2];

@@ -175,7 +175,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, con
     }
 }
 
-// A warp gives a stage back.
+// By warps, not warpgroups: a stage must not wait for a barrier of 128 threads to be free.
 DGJ_DEVICE void release(const Shared& smem, u32 stage) {
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
 }
