@@ -23,10 +23,10 @@ __all__ = [
 
 
 def set_num_sms(num_sms: int) -> None:
-    """Let GEMMs use at most num_sms streaming multiprocessors; 0 means all of the device.
+    """Let a kernel use at most num_sms streaming multiprocessors; 0 means all of the device.
 
-    It changes the grid of a launch only: no kernel is compiled for it. Casts to FP8, whose blocks end after a
-    few rows each, spread over the whole device. Raises ValueError below 0, TypeError for what is no integer.
+    It holds for GEMMs and for casts to FP8, and changes the grid of a launch only: no kernel is compiled for
+    it. Raises ValueError below 0, TypeError for what is no integer.
     """
     try:
         _core.set_num_sms(num_sms)
@@ -35,7 +35,7 @@ def set_num_sms(num_sms: int) -> None:
 
 
 def get_num_sms(device: int | None = None) -> int:
-    """Return how many streaming multiprocessors GEMMs may use on a CUDA device.
+    """Return how many streaming multiprocessors a kernel may use on a CUDA device.
 
     device: its index; None means torch's current device, or 0 where torch has not been imported.
     Raises NotImplementedError where there is no driver or no supported device, ValueError for a wrong index.

@@ -109,6 +109,9 @@ CastShape cast_shape(const CastPlan& plan) {
         s.lanes = 32 * warps;
         s.smem_bytes = warps > 1 ? kThreads / 32 * 4 : 0;  // one amax a warp
     }
+    // As many as registers allow: a unit of x takes four, and its elements while they are converted, of which
+    // there are eight in a unit where they have 16 bits.
+    s.ctas_per_sm = s.units <= 4 ? 5 : s.units > 8 ? 2 : s.unit_elements == 4 ? 4 : 3;
     return s;
 }
 
@@ -134,14 +137,17 @@ KernelSource emit(const CastPlan& plan, std::string_view arch) {
         "    static constexpr unsigned kSpan = {span};  // of these share a scale; {lanes} threads a scale\n"
         "}};\n"
         "\n"
-        "DGJ_KERNEL(Cast::kThreads) dgj_kernel(const DGJ_GRID_CONSTANT dgj::CastArgs args) {{\n"
+        "// {ctas} blocks on an SM hide the latency of each other's loads.\n"
+        "DGJ_KERNEL_SHARING_SM(Cast::kThreads, {ctas})\n"
+        "dgj_kernel(const DGJ_GRID_CONSTANT dgj::CastArgs args) {{\n"
         "    dgj::{body}<Cast>(args);\n"
         "}}\n",
         fmt::arg("line", to_string(plan)), fmt::arg("x_type", x_type(plan.x_dtype)),
         fmt::arg("scale", scale.constant), fmt::arg("scale_reason", scale.reason),
         fmt::arg("gran_rows", plan.gran_rows), fmt::arg("gran_k", plan.gran_k),
         fmt::arg("threads", shape.threads), fmt::arg("units", shape.units), fmt::arg("span", shape.span),
-        fmt::arg("lanes", shape.lanes), fmt::arg("body", per_token ? "cast_per_token" : "cast_per_block"));
+        fmt::arg("lanes", shape.lanes), fmt::arg("ctas", shape.ctas_per_sm),
+        fmt::arg("body", per_token ? "cast_per_token" : "cast_per_block"));
     source.headers = header_closure(source.text, {});
     source.warmup = " --casts all";
     return source;

@@ -44,6 +44,7 @@ struct CastShape {
     std::uint32_t span = 0;           // how many of them share a scale
     std::uint32_t lanes = 0;          // threads that share a scale
     std::uint32_t smem_bytes = 0;     // dynamic shared memory
+    std::uint32_t ctas_per_sm = 0;    // for which the registers of a thread are few enough
 };
 CastShape cast_shape(const CastPlan& plan);
 

@@ -108,6 +108,9 @@ void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream) 
     args.per_row = divider(static_cast<std::uint32_t>(per_row));
     args.vector = vector;
 
+    // A CTA for each tile, unless only some of the SMs may be used: then one CTA for each of those.
+    const auto sms = static_cast<std::uint32_t>(get_num_sms(device.index));
+    const std::int64_t most_ctas = sms == kernel.device->sms ? kIndexLimit : sms;
     // One launch, unless x is so large that 32-bit counters would overflow.
     const std::int64_t slab_rows = (kIndexLimit - per_cta) / per_row * plan.gran_rows;
     for (std::int64_t row = 0; row < call.rows; row += slab_rows) {
@@ -117,8 +120,9 @@ void cast_to_fp8(const cpu::CastCall& call, Device device, StreamHandle stream) 
         args.q = static_cast<char*>(call.q) + row * args.ldq;
         args.sf = call.sf + row / plan.gran_rows * call.sf_stride_row;
         args.rows = static_cast<unsigned>(rows);
-        const std::int64_t blocks = (scale_rows * per_row + per_cta - 1) / per_cta;
-        const LaunchShape launch_shape{.grid_x = static_cast<unsigned>(blocks),
+        const std::int64_t tiles = (scale_rows * per_row + per_cta - 1) / per_cta;
+        args.tiles = static_cast<unsigned>(tiles);
+        const LaunchShape launch_shape{.grid_x = static_cast<unsigned>(std::min(tiles, most_ctas)),
                                        .threads = shape.threads,
                                        .smem_bytes = shape.smem_bytes,
                                        .pdl = get_pdl()};

@@ -17,6 +17,7 @@ struct CastArgs {
     unsigned rows, cols;
     Divider per_row;  // scale blocks of a row; per token times the threads that share a block
     unsigned vector;  // cols, and the addresses of all rows of x and q, allow 16-byte units of x
+    unsigned tiles;   // what a CTA does in one turn; CTA i does tiles i, i + grid, i + 2 grid ...
 };
 
 }  // namespace dgj

@@ -11,6 +11,7 @@
 //
 // The work is a copy with a little arithmetic: what counts is bytes in flight. Each thread issues all of its
 // 16-byte loads before it looks at the first, x is read once, and a warp's loads and stores are contiguous.
+// A CTA for each tile keeps all SMs full; with fewer CTAs, for fewer SMs, each does several tiles in turn.
 //
 // The plan type `Cast` holds: kXType, kGranRows, kGranK, kScale, kThreads, kUnits (16-byte units of x that a
 // thread has in flight) and kSpan (how many of them share a scale).
@@ -149,7 +150,7 @@ DGJ_DEVICE void store_scale(const CastArgs& args, u32 row, u32 block, float sf) 
 // neighbouring threads of a block touch contiguous bytes, and many elements share the price of a scale.
 // Rows, padded to whole scale blocks, are a sequence of slots; a thread takes kSets of them, kThreads apart.
 template <class Cast, bool kVector>
-DGJ_DEVICE void cast_rows(const CastArgs& args) {
+DGJ_DEVICE void cast_rows(const CastArgs& args, u32 tile) {
     using U = Unit<Cast>;
     constexpr u32 kSpan = Cast::kSpan, kLanes = Cast::kGranK / (U::kElements * kSpan);
     static_assert(kLanes >= 1 && 32 % kLanes == 0 && kLanes * kSpan * U::kElements == Cast::kGranK);
@@ -159,7 +160,7 @@ DGJ_DEVICE void cast_rows(const CastArgs& args) {
     // slow anyway, and stays small.
     constexpr u32 kBatch = kVector ? kSets : 1;
 
-    u32 slot = ptx::block_index() * (Cast::kThreads * kSets) + ptx::thread_index();
+    u32 slot = tile * (Cast::kThreads * kSets) + ptx::thread_index();
     DGJ_NO_UNROLL
     for (u32 done = 0; done < kSets; done += kBatch) {
         u32 row[kBatch], block[kBatch], col[kBatch];
@@ -219,15 +220,18 @@ DGJ_DEVICE void cast_rows(const CastArgs& args) {
 template <class Cast>
 DGJ_DEVICE void cast_per_token(const CastArgs& args) {
     ptx::wait_for_prior_kernels();
-    if (args.vector) cast_rows<Cast, true>(args);
-    else cast_rows<Cast, false>(args);
+    DGJ_NO_UNROLL
+    for (u32 tile = ptx::block_index(); tile < args.tiles; tile += ptx::grid_size()) {
+        if (args.vector) cast_rows<Cast, true>(args, tile);
+        else cast_rows<Cast, false>(args, tile);
+    }
 }
 
 // ---- kGranRows x kGranK ---------------------------------------------------------------------------------
 
 // kWarps warps hold one scale block in their registers. Shared memory: one word a warp.
 template <class Cast, bool kVector>
-DGJ_DEVICE void cast_blocks(const CastArgs& args) {
+DGJ_DEVICE void cast_blocks(const CastArgs& args, u32 tile) {
     using U = Unit<Cast>;
     constexpr u32 kLanes = Cast::kGranK / U::kElements;  // units of one row of the block
     constexpr u32 kBlockUnits = Cast::kGranRows * kLanes;
@@ -236,7 +240,7 @@ DGJ_DEVICE void cast_blocks(const CastArgs& args) {
     static_assert(Cast::kThreads % (32 * kWarps) == 0);
 
     const u32 warp = ptx::thread_index() / 32, local = ptx::thread_index() % (32 * kWarps);
-    const u32 block = ptx::block_index() * (Cast::kThreads / (32 * kWarps)) + warp / kWarps;
+    const u32 block = tile * (Cast::kThreads / (32 * kWarps)) + warp / kWarps;
     const u32 row_block = ptx::mul_shift(block, args.per_row.multiplier, args.per_row.shift);
     const u32 col_block = block - row_block * args.per_row.divisor;
     const u32 row0 = row_block * Cast::kGranRows + local / kLanes;
@@ -287,8 +291,15 @@ DGJ_DEVICE void cast_blocks(const CastArgs& args) {
 template <class Cast>
 DGJ_DEVICE void cast_per_block(const CastArgs& args) {
     ptx::wait_for_prior_kernels();
-    if (args.vector) cast_blocks<Cast, true>(args);
-    else cast_blocks<Cast, false>(args);
+    u32 tile = ptx::block_index();
+    DGJ_NO_UNROLL
+    while (true) {
+        if (args.vector) cast_blocks<Cast, true>(args, tile);
+        else cast_blocks<Cast, false>(args, tile);
+        tile += ptx::grid_size();
+        if (tile >= args.tiles) break;
+        ptx::sync_block();  // between turns: all threads have read the words that the next one overwrites
+    }
 }
 
 }  // namespace dgj

@@ -6,7 +6,9 @@
 #define DGJ_DEVICE __device__ __forceinline__
 #define DGJ_UNROLL _Pragma("unroll")
 #define DGJ_NO_UNROLL _Pragma("unroll 1")
-#define DGJ_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define DGJ_KERNEL(threads) DGJ_KERNEL_SHARING_SM(threads, 1)
+// With few enough registers for `ctas` CTAs on an SM.
+#define DGJ_KERNEL_SHARING_SM(threads, ctas) extern "C" __global__ void __launch_bounds__(threads, ctas)
 #define DGJ_GRID_CONSTANT __grid_constant__
 
 namespace dgj {

@@ -121,6 +121,37 @@ for scales in serving:
 assert (_core.compile_count(), fake.loads, fake.launches) == (compiled, loaded, launched + 9)
 """
 
+CASTS = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+import claimed_cuda
+fake, _ = claimed_cuda.attach(Path(sys.argv[2]), ())
+fake.maps, fake.args_bytes = 0, 88
+import torch
+import deep_gemm_jit as dg
+
+rows, cols = 1000, 7168
+x = torch.zeros(rows, cols, dtype=torch.bfloat16)
+casts = {
+    "token": (lambda: dg.per_token_cast_to_fp8(x), -(-rows * cols * 2 // (256 * 64))),
+    "packed": (lambda: dg.per_token_cast_to_fp8(x, True, 128, True), -(-rows * cols * 2 // (256 * 64))),
+    "block": (lambda: dg.per_block_cast_to_fp8(x), -(-rows // 128) * (cols // 128)),
+}
+for name, (cast, tiles) in casts.items():
+    for sms in (0, 4, 1, 131, 132, 1000, 0):
+        dg.set_num_sms(sms)
+        cast()
+        grid = tiles if sms in (0, 132, 1000) else min(tiles, sms)
+        assert list(fake.last.shape[:3]) == [grid, 1, 1], (name, sms, list(fake.last.shape[:3]))
+        assert fake.last.args[0] == x.data_ptr() and fake.last.args[10] & 0xffffffff == tiles, name
+dg.set_num_sms(4)
+x = x[:1, :128]
+dg.per_token_cast_to_fp8(x)
+assert fake.last.shape[0] == 1
+assert fake.launches == 3 * 7 + 1 and fake.loads == 3
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
@@ -133,13 +164,18 @@ def folder(tmp_path_factory) -> Path:
 def run(program: str, folder: Path, *arguments: str) -> None:
     tests = str(Path(claimed_cuda.__file__).parent)
     env = os.environ | {"LD_LIBRARY_PATH": str(folder), "DGJ_CACHE_DIR": str(folder / "cache")}
-    command = [sys.executable, "-c", program, tests, str(folder), *arguments]
+    command = [sys.executable, "-P", "-c", program, tests, str(folder), *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_T14_a_serving_call_after_a_warm_up_call_compiles_and_loads_nothing(folder):
     run(SERVING, folder)
+
+
+def test_a_cast_takes_no_more_blocks_than_set_num_sms_allows(folder):
+    """All of its tiles, one block each, where all 132 SMs of the device may be used."""
+    run(CASTS, folder)
 
 
 @pytest.mark.parametrize("hide", [(), tuple(ops._SYMBOLS)], ids=["natively", "through Python"])

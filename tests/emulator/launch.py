@@ -32,7 +32,8 @@ class CastArgs(ctypes.Structure):  # kernels_src/cast/cast_args.cuh
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("x", "q", "sf")),
         *((name, ctypes.c_int64) for name in ("ldx", "ldq", "sf_stride_row", "sf_stride_block")),
-        *((name, ctypes.c_uint32) for name in ("rows", "cols", "divisor", "multiplier", "shift", "vector")),
+        *((name, ctypes.c_uint32) for name in ("rows", "cols", "divisor", "multiplier", "shift")),
+        *((name, ctypes.c_uint32) for name in ("vector", "tiles")),
     ]
 
 
@@ -183,8 +184,10 @@ def constants(text: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"constexpr unsigned (\w+) = (\d+);", text)}
 
 
-def run_cast(source, x, q, sf, *, seed=0, patch=None) -> Statistics:
-    """q and sf as the cast kernel computes them from x, launched as csrc/runtime/cast.cpp does."""
+def run_cast(source, x, q, sf, *, ctas=None, seed=0, patch=None) -> Statistics:
+    """q and sf as the cast kernel computes them from x, launched as csrc/runtime/cast.cpp does.
+
+    ctas: fewer than there are tiles, as with fewer SMs; None: one for each tile."""
     c = constants(source.text)
     rows, cols = x.shape
     element, per_token = x.element_size(), c["kGranRows"] == 1
@@ -195,6 +198,9 @@ def run_cast(source, x, q, sf, *, seed=0, patch=None) -> Statistics:
     addresses = x.data_ptr() % 16 == 0 and q.data_ptr() % (16 // element) == 0
     pitches = rows == 1 or (x.stride(0) * element % 16 == 0 and q.stride(0) % (16 // element) == 0)
     shift = 31 + (per_row - 1).bit_length()
+    tiles = -(-(-(-rows // c["kGranRows"]) * per_row) // per_cta)
+    if ctas is not None and ctas >= tiles:
+        raise ValueError(f"{ctas} CTAs are not fewer than {tiles} tiles")
     args = CastArgs(
         x.data_ptr(),
         q.data_ptr(),
@@ -208,15 +214,16 @@ def run_cast(source, x, q, sf, *, seed=0, patch=None) -> Statistics:
         -(-(1 << shift) // per_row),
         shift,
         cols % (16 // element) == 0 and addresses and pitches,
+        tiles,
     )
     return run(
         compiled(source, patch),
         [args],
         [extent(q, True), extent(sf, True), extent(x, False)],
-        blocks=-(-(-(-rows // c["kGranRows"]) * per_row) // per_cta),
+        blocks=ctas or tiles,
         threads=c["kThreads"],
         cluster=1,
         shared_bytes=c["kThreads"] // 32 * 4,
         seed=seed,
-        what=f"{source.text.splitlines()[0][3:]} of {rows} x {cols}",
+        what=f"{source.text.splitlines()[0][3:]} of {rows} x {cols}, {ctas or tiles} CTAs",
     )

@@ -38,7 +38,7 @@ def same_bits(got: torch.Tensor, want: torch.Tensor) -> None:
     assert not wrong.any(), f"{int(wrong.sum())} differ, the first at {wrong.nonzero()[0].tolist()}"
 
 
-def cast_on_both(line: str, x: torch.Tensor, seed: int, patch=None) -> None:
+def cast_on_both(line: str, x: torch.Tensor, seed: int, patch=None, ctas=None) -> None:
     c = launch.constants(SOURCES[line].text)
     ue8m0 = "ue8m0" in line
     if c["kGranRows"] == 1:
@@ -46,7 +46,7 @@ def cast_on_both(line: str, x: torch.Tensor, seed: int, patch=None) -> None:
     else:
         want = dg.per_block_cast_to_fp8(x, ue8m0, c["kGranK"])
     got = outputs(*want)
-    launch.run_cast(SOURCES[line], x, *got, seed=seed, patch=patch)
+    launch.run_cast(SOURCES[line], x, *got, ctas=ctas, seed=seed, patch=patch)
     for g, w in zip(got, want, strict=True):
         same_bits(g, w)
 
@@ -60,6 +60,17 @@ def test_cast_has_the_bits_of_the_cpu(line):
     for i, (m, n) in enumerate(SHAPES):
         for seed in launch.seeds((i % 2, 10 + i)):
             cast_on_both(line, sample(m, n, dtype_of(line), i), seed)
+
+
+@pytest.mark.parametrize("line", SOURCES)
+def test_fewer_ctas_than_tiles_give_the_same_bits(line):
+    """As with set_num_sms: each CTA does several tiles, on both paths of loads and stores."""
+    c, dtype = launch.constants(SOURCES[line].text), dtype_of(line)
+    tile = c["kThreads"] * c["kUnits"] * 16 // dtype.itemsize
+    for i, (ctas, tiles, n) in enumerate(((1, 3, 8 * c["kGranK"]), (2, 4, 5 * c["kGranK"] - 3))):
+        rows = tile * tiles // n  # the last tile is not full
+        for seed in launch.seeds((i,)):
+            cast_on_both(line, sample(rows, n, dtype, i), seed, ctas=ctas)
 
 
 @pytest.mark.smoke
@@ -85,9 +96,21 @@ def test_every_16_bit_pattern(dtype):
     [
         (
             "cast_to_fp8 x=float32 scale=fp32 per 128x128",
-            "ptx::sync_block();",
-            "",
+            "amax);\n        ptx::sync_block();",
+            "amax);",
             "not ordered before this read",
+        ),
+        (
+            "cast_to_fp8 x=float32 scale=fp32 per 128x128",
+            "ptx::sync_block();  // between turns",
+            "//",
+            "not ordered before this write",
+        ),
+        (
+            "cast_to_fp8 x=bfloat16 scale=fp32 per 1x128",
+            "tile < args.tiles; tile += ptx::grid_size()",
+            "tile < ptx::grid_size(); tile += ptx::grid_size()",
+            "differ",
         ),
         (
             "cast_to_fp8 x=bfloat16 scale=fp32 per 128x128",
@@ -97,8 +120,8 @@ def test_every_16_bit_pattern(dtype):
         ),
         (
             "cast_to_fp8 x=bfloat16 scale=fp32 per 1x128",
-            "ptx::wait_for_prior_kernels();\n    if (args.vector) cast_rows",
-            "if (args.vector) cast_rows",
+            "ptx::wait_for_prior_kernels();\n    DGJ_NO_UNROLL",
+            "DGJ_NO_UNROLL",
             "before griddepcontrol.wait",
         ),
         (
@@ -114,7 +137,15 @@ def test_every_16_bit_pattern(dtype):
             "is written twice",
         ),
     ],
-    ids=["no barrier", "no exchange", "no wait for prior kernels", "no column check", "all lanes store"],
+    ids=[
+        "no barrier",
+        "no barrier between turns",
+        "one turn only",
+        "no exchange",
+        "no wait for prior kernels",
+        "no column check",
+        "all lanes store",
+    ],
 )
 def test_a_fault_in_a_cast_is_rejected(line, old, new, reason):
     def patch(text, headers):
@@ -124,9 +155,9 @@ def test_a_fault_in_a_cast_is_rejected(line, old, new, reason):
 
     found = []
     for seed in (1, 0, 2, 3):
-        for shape in ((130, 136), (257, 40)):
+        for shape in ((130, 136), (513, 40)):
             try:
-                cast_on_both(line, sample(*shape, dtype_of(line), 5), seed, patch)
+                cast_on_both(line, sample(*shape, dtype_of(line), 5), seed, patch, ctas=1)
             except AssertionError as error:
                 found.append(str(error))
     assert found, "no timing shows the fault"

@@ -180,6 +180,34 @@ def test_other_streams_and_graph_capture():
     assert torch.equal(q.view(torch.uint8), want[0].view(torch.uint8)) and torch.equal(sf, want[1])
 
 
+@pytest.fixture
+def limited_sms():
+    yield dg.set_num_sms
+    dg.set_num_sms(0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", (2112, 2109))
+def test_number_of_sms_changes_no_bits(dtype, n, limited_sms):
+    """Each block of a grid of 4 does many tiles, where it would do one; both paths of loads and stores."""
+    x = sample(1000, n, dtype, seed=11, dirty=True).cuda()
+    casts = {
+        "per token": lambda: dg.per_token_cast_to_fp8(x),
+        "per token, packed": lambda: dg.per_token_cast_to_fp8(x, True, 128, True),
+        "per token, 32": lambda: dg.per_token_cast_to_fp8(x, False, 32),
+        "per block": lambda: dg.per_block_cast_to_fp8(x),
+        "per block, 32": lambda: dg.per_block_cast_to_fp8(x, True, 32),
+    }
+    for name, cast in casts.items():
+        limited_sms(0)
+        want = cast()
+        for count in (4, 1, dg.get_num_sms() - 1):
+            limited_sms(count)
+            for got, wanted in zip(cast(), want, strict=True):
+                kind = torch.uint8 if got.element_size() == 1 else torch.int32
+                assert torch.equal(got.view(kind), wanted.view(kind)), f"{name} on {count} SMs"
+
+
 def test_opcheck():
     x = sample(5, 200, torch.bfloat16).cuda()
     torch.library.opcheck(torch.ops.deep_gemm_jit.per_token_cast_to_fp8.default, (x, True, 64, True))

@@ -8,6 +8,7 @@
 #define DGJ_UNROLL
 #define DGJ_NO_UNROLL
 #define DGJ_KERNEL(threads) static void
+#define DGJ_KERNEL_SHARING_SM(threads, ctas) static void
 #define DGJ_GRID_CONSTANT
 
 namespace dgj {
