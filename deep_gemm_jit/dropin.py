@@ -7,14 +7,14 @@ What a reader can rely on:
   vLLM. It is imported when such a name is first asked for; without one, or when its import fails (logged
   once), the name is absent: AttributeError;
 - the number of SMs, PDL, the alignment of the contiguous layout and the deterministic mode also reach the
-  displaced package, at once when it is loaded and else when it gets loaded;
+  displaced package, under whichever name and whenever they were set: at once when it is loaded and else when
+  it gets loaded;
 - importing this module imports no torch and no framework.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import logging
@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 import deep_gemm_jit
+from deep_gemm_jit import settings
 
 __all__ = [
     "SUBMODULES",
@@ -68,8 +69,6 @@ _FUNCTIONS = {
     "m_grouped_fp8_gemm_nt_masked": "m_grouped_fp8_gemm_nt_masked",
     "set_compile_mode": "set_compile_mode",
 }
-# DeepGEMM's top level has all of its utils; ours are the lazy names of these modules.
-_FUNCTIONS |= {name: name for name, module in deep_gemm_jit._LAZY.items() if module in ("layouts", "quant")}
 # Setters whose values the displaced package gets too.
 _FORWARDED = (
     "set_mk_alignment_for_contiguous_layout",
@@ -77,6 +76,9 @@ _FORWARDED = (
     "set_pdl",
     "use_deterministic_algorithms",
 )
+_FUNCTIONS |= {name: name for name in _FORWARDED}
+# DeepGEMM's top level has all of its utils; ours are the lazy names of these modules.
+_FUNCTIONS |= {name: name for name, module in deep_gemm_jit._LAZY.items() if module in ("layouts", "quant")}
 
 
 def gemm_fp8_fp8_bf16_nt(lhs, rhs, out) -> None:
@@ -102,24 +104,7 @@ _LEGACY = {
         m_grouped_gemm_fp8_fp8_bf16_nt_masked,
     )
 }
-_OWN = {*_FUNCTIONS, *_FORWARDED, *_LEGACY}
-
-
-@functools.cache
-def _setter(name: str) -> Callable[[Any], None]:
-    own, values = getattr(deep_gemm_jit, name), _displaced.values
-
-    (parameter,) = own.__code__.co_varnames[: own.__code__.co_argcount]
-
-    @functools.wraps(own)
-    def set_in_both(*args, **kwargs):  # twice for each layer and step: a store, and little beside it
-        own(*args, **kwargs)
-        value = args[0] if args else kwargs[parameter]
-        values[name] = value
-        if _displaced.setters is not None:
-            _displaced.forward(name, value)
-
-    return set_in_both
+_OWN = {*_FUNCTIONS, *_LEGACY}
 
 
 def resolve(name: str, submodule: str = "") -> Any:
@@ -149,8 +134,6 @@ def names(submodule: str = "") -> list[str]:
 
 
 def _own(name: str) -> Any:
-    if name in _FORWARDED:
-        return _setter(name)
     if name in _LEGACY:
         return _LEGACY[name]
     if name in _FUNCTIONS:
@@ -167,12 +150,12 @@ class _Displaced:
     """The other deep_gemm: where it is, and what of it is loaded."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {}  # the last value that each forwarded setter got
         self.forget()
 
     def forget(self) -> None:
+        settings.listener = None
         self.module: ModuleType | None = None
-        self.setters: dict[str, Callable] | None = None  # its own, once it is loaded
+        self.setters: dict[str, Callable] = {}  # its own, once it is loaded
         self.submodules: dict[str, ModuleType] = {}  # loaded ones whose place in sys.modules we took
         self.failed: set[str] = set()
         self.loading = False
@@ -232,15 +215,14 @@ class _Displaced:
     def adopt(self, module: ModuleType) -> None:
         """Take a loaded module, whose attributes are still its own, and replay the settings."""
         self.module = module
-        setters = {}
         for name in _FORWARDED:
             with contextlib.suppress(AttributeError):
-                setters[name] = self.attribute(module, name, name)
-        self.setters = setters
-        for name, value in list(self.values.items()):  # other threads may set one meanwhile
-            self.forward(name, value)
+                self.setters[name] = self.attribute(module, name, name)
+        settings.listener = self.forward
+        for name in list(settings.shared):  # other threads may set one meanwhile
+            self.forward(name, settings.shared[name])
 
-    def forward(self, name: str, value: Any) -> None:
+    def forward(self, name: str, value: object) -> None:
         setter = self.setters.get(name)
         if setter is None:
             return
@@ -358,8 +340,10 @@ def install_as_deep_gemm() -> ModuleType:
 def uninstall_as_deep_gemm() -> None:
     """Undo install_as_deep_gemm: modules and attributes are as before. Without one it does nothing."""
     with _lock:
-        if _undo:
-            _displaced.values.clear()  # what the other package is told from now on holds at the next install
+        if (
+            _undo and _displaced.module is not None
+        ):  # it knows them; the next install tells what is set from now
+            settings.shared.clear()
         while _undo:
             _undo.pop()()
 

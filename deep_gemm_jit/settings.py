@@ -2,6 +2,7 @@
 
 import operator
 import sys
+from collections.abc import Callable
 
 from deep_gemm_jit import _core
 
@@ -21,6 +22,17 @@ __all__ = [
     "use_deterministic_algorithms",
 ]
 
+# The settings that another package of DeepGEMM's names has too (see dropin): what its setter of each name
+# would have been given last, for when it is loaded later, and who wants to know at once.
+shared: dict[str, object] = {}
+listener: Callable[[str, object], None] | None = None
+
+
+def _share(setter: str, value: object) -> None:
+    shared[setter] = value
+    if listener is not None:
+        listener(setter, value)
+
 
 def set_num_sms(num_sms: int) -> None:
     """Let a kernel use at most num_sms streaming multiprocessors; 0 means all of the device.
@@ -32,6 +44,7 @@ def set_num_sms(num_sms: int) -> None:
         _core.set_num_sms(num_sms)
     except TypeError:
         raise _not_whole("set_num_sms", "num_sms", num_sms) from None
+    _share("set_num_sms", num_sms)
 
 
 def get_num_sms(device: int | None = None) -> int:
@@ -52,6 +65,7 @@ def current_device() -> int:
 def set_pdl(enabled: bool) -> None:
     """Turn programmatic dependent launch on or off: a kernel may start while the one before it ends."""
     _core.set_pdl(bool(enabled))
+    _share("set_pdl", bool(enabled))
 
 
 def get_pdl() -> bool:
@@ -85,6 +99,7 @@ def set_batch_invariant(enabled: bool) -> None:
     Without it the same inputs give the same bits, always; with it, for every number of rows as well.
     """
     _core.set_batch_invariant(bool(enabled))
+    _share("use_deterministic_algorithms", bool(enabled))
 
 
 def get_batch_invariant() -> bool:
@@ -121,6 +136,7 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
         _core.set_mk_alignment(alignment)
     except TypeError:
         raise _not_whole("set_mk_alignment_for_contiguous_layout", "alignment", alignment) from None
+    _share("set_mk_alignment_for_contiguous_layout", alignment)
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:

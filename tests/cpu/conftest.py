@@ -1,6 +1,8 @@
 """The benchmarks of this checkout, and fixtures of the cache: its C++ code in small processes, with a
 compiler that counts."""
 
+from pathlib import Path
+
 import pytest
 from checkout import load_benchmarks
 from cpp.build import Driver, build
@@ -26,3 +28,16 @@ def env(root):
 @pytest.fixture
 def marker(tmp_path):
     return tmp_path / "compiled"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Writes files, given as names and texts, and returns the folder that they are in."""
+
+    def write(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return write

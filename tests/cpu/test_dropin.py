@@ -1,61 +1,7 @@
 """deep_gemm_jit as deep_gemm, beside other packages of that name (small fakes, a process each)."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-PREAMBLE = "import sys, os, logging, importlib.util\nimport deep_gemm_jit as dg\n"
-
-# What another deep_gemm looks like: modules that import each other by name, settings, names that we lack.
-OTHER = {
-    "deep_gemm/__init__.py": """
-from deep_gemm.utils import layout
-from . import legacy
-calls = []
-def fp8_gemm_nt(*args, **kwargs): calls.append("gemm")
-def fp8_einsum(*args): return "their einsum"
-def set_num_sms(n): calls.append(("num_sms", n))
-def set_pdl(on): raise RuntimeError("no PDL there")
-def set_mk_alignment_for_contiguous_layout(n): calls.append(("alignment", n))
-def get_num_sms(): return 132
-__version__ = "9.9"
-""",
-    "deep_gemm/utils/__init__.py": "from deep_gemm.utils.layout import *\ndef rank(): return 'theirs'\n",
-    "deep_gemm/utils/layout.py": """
-def get_mn_major_tma_aligned_tensor(x): return "their layout"
-def only_theirs(): return "their helper"
-""",
-    "deep_gemm/utils/dist.py": "def init_dist(): return 'their dist'\n",
-    "deep_gemm/testing/__init__.py": "",
-    "deep_gemm/testing/numeric.py": "def calc_diff(x, y): return 'their difference'\n",
-    "deep_gemm/legacy/__init__.py": "from deep_gemm.legacy.kernels import old\n",
-    "deep_gemm/legacy/kernels.py": "def old(): return 'their legacy'\n",
-}
-
-
-@pytest.fixture
-def folder(tmp_path):
-    def write(files: dict[str, str]) -> Path:
-        for name, text in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        return tmp_path
-
-    return write
-
-
-def run(code: str, path: Path | None = None, **variables: str) -> str:
-    ours = ("DGJ_", "VLLM_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environment |= {"PYTHONPATH": str(path or "")} | variables
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PREAMBLE + code], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+from other_deep_gemm import OTHER, run
 
 
 def test_the_module_is_importable_like_a_package_and_imports_no_torch():
@@ -134,7 +80,6 @@ assert calls[-1] == "gemm"
 def test_T11_a_loaded_package_is_patched_in_place_and_restored(folder):
     run(
         """
-dg.set_num_sms(0)
 import deep_gemm
 from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor as bound_before
 theirs, their_set = deep_gemm.fp8_gemm_nt, deep_gemm.set_num_sms
@@ -150,45 +95,6 @@ assert deep_gemm.fp8_gemm_nt is theirs and deep_gemm.set_num_sms is their_set
 assert not hasattr(deep_gemm, "get_compile_mode")
 assert deep_gemm.utils.layout.get_mn_major_tma_aligned_tensor is bound_before
 dg.uninstall_as_deep_gemm()
-""",
-        folder(OTHER),
-    )
-
-
-def test_setters_take_keywords_like_the_functions_they_stand_for(folder):
-    run(
-        """
-dg.install_as_deep_gemm()
-import deep_gemm
-assert deep_gemm.fp8_einsum() == "their einsum"
-deep_gemm.set_num_sms(num_sms=48)
-deep_gemm.set_pdl(enabled=False)
-deep_gemm.use_deterministic_algorithms(enabled=True)
-deep_gemm.set_mk_alignment_for_contiguous_layout(alignment=64)
-assert dg.get_mk_alignment_for_contiguous_layout() == 64 and dg.get_batch_invariant()
-assert deep_gemm.calls == [("num_sms", 48), ("alignment", 64)], deep_gemm.calls
-for wrong in ({}, {"sms": 1}):
-    try:
-        deep_gemm.set_num_sms(**wrong)
-    except TypeError as error:
-        assert "set_num_sms()" in str(error), error
-    else:
-        raise SystemExit("no error")
-""",
-        folder(OTHER),
-    )
-
-
-def test_a_later_install_does_not_repeat_settings_of_an_earlier_one(folder):
-    run(
-        """
-import deep_gemm
-dg.install_as_deep_gemm()
-deep_gemm.set_num_sms(16)
-dg.uninstall_as_deep_gemm()
-deep_gemm.set_num_sms(100)                      # theirs alone
-dg.install_as_deep_gemm()
-assert deep_gemm.calls == [("num_sms", 16), ("num_sms", 100)], deep_gemm.calls
 """,
         folder(OTHER),
     )
