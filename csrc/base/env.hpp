@@ -17,7 +17,8 @@ struct EnvVar {
 namespace env {
 inline constexpr EnvVar kNvrtc{"DGJ_NVRTC", "path of the libnvrtc to use; wins over every other place"};
 inline constexpr EnvVar kCacheDir{"DGJ_CACHE_DIR",
-                                  "folder of the kernel cache; empty turns the disk cache off"};
+                                  "folder of the kernel cache, then folders that are only read: "
+                                  "primary:seed:seed or :seed; empty turns the disk cache off"};
 inline constexpr EnvVar kCacheMaxSize{"DGJ_CACHE_MAX_SIZE",
                                       "bound of the kernel cache, as 512M or 2G; default 1G, 0: no bound"};
 inline constexpr EnvVar kDgCacheDir{"DG_JIT_CACHE_DIR",

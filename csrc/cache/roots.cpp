@@ -44,18 +44,33 @@ std::string home_of_user(uid_t uid) {
     return found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
+std::string home_folder(Fs& fs) {
+    const std::string home = env::get(env::kHome).value_or("");
+    return home.empty() ? home_of_user(fs.euid()) : home;
+}
+
+// A part of a configured list; a shell expands no ~ there in quotes, after a :, or in a container's settings.
+// "" where there is no home folder to begin with.
+std::string from_list(Fs& fs, const std::string& part, std::string& problem) {
+    if (!part.starts_with("~/")) return part.empty() ? "" : absolute(part);
+    const std::string home = home_folder(fs);
+    if (!home.empty()) return absolute(home + part.substr(1));
+    problem = fmt::format("{} is in a home folder, and there is none; set HOME", part);
+    return "";
+}
+
 // The configured list, primary first; an empty primary means "no writable root". `problem`: why there is
 // none.
 std::vector<std::string> configured(Fs& fs, std::string& problem) {
     std::vector<std::string> roots;
     if (const auto value = env::get(env::kCacheDir)) {
-        for (const std::string& part : split(*value, ':'))
-            roots.push_back(part.empty() ? "" : absolute(part));
+        for (const std::string& part : split(*value, ':')) roots.push_back(from_list(fs, part, problem));
         return roots;
     }
     if (const auto value = env::get(env::kDgCacheDir); value && !value->empty()) {
         for (const std::string& part : split(*value, ':')) {
-            roots.push_back(part.empty() ? "" : absolute(part) + kOurFolder);
+            const std::string folder = from_list(fs, part, problem);
+            roots.push_back(folder.empty() ? "" : folder + kOurFolder);
         }
         return roots;
     }
@@ -63,8 +78,7 @@ std::vector<std::string> configured(Fs& fs, std::string& problem) {
     if (const auto value = env::get(env::kXdgCacheHome); value && value->starts_with('/')) {
         return {absolute(*value) + kOurFolder};
     }
-    std::string home = env::get(env::kHome).value_or("");
-    if (home.empty()) home = home_of_user(fs.euid());
+    const std::string home = home_folder(fs);
     struct stat info{};
     // A home that does not exist, or is somebody else's (sudo, containers), is never created or written to.
     if (home.empty()) {

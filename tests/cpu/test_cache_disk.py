@@ -329,6 +329,22 @@ def test_p25_disk_cache_off(driver, tmp_path, monkeypatch):
     assert list(home.iterdir()) == [] and len(result.warnings) == 1
 
 
+@pytest.mark.parametrize("name", ["DGJ_CACHE_DIR", "DG_JIT_CACHE_DIR"])
+def test_a_tilde_in_a_list_of_folders_is_the_home_folder(driver, tmp_path, monkeypatch, name):
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    env = {name: "~/cache", "HOME": str(home)}
+    assert driver.run("get", env=env).only["origin"] == "compiled"
+    assert driver.run("get", env=env | {name: f"{tmp_path / 'other'}:~/cache"}).only["origin"] == "disk"
+    own = home / "cache" if name == "DGJ_CACHE_DIR" else home / "cache" / "deep_gemm_jit"
+    assert list(own.glob("v1/*/*.dgk")) and list(here.iterdir()) == []
+    env = {name: "~nobody/cache", "HOME": str(home)}  # another user's: a name as any other
+    driver.run("get", env=env, text="new")
+    assert [path.name for path in here.iterdir()] == ["~nobody"]
+
+
 def test_p25_read_only_mode(driver, tmp_path, monkeypatch):
     """An empty first folder: seeds are read, nothing is written anywhere."""
     seed, home = tmp_path / "seed", tmp_path / "home"
