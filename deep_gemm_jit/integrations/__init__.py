@@ -5,7 +5,7 @@ import os
 
 from deep_gemm_jit import _core
 
-__all__ = ["backend_mode", "sglang", "transformers", "vllm"]
+__all__ = ["backend_mode", "server_mode", "sglang", "transformers", "vllm"]
 
 
 def backend_mode() -> str | None:
@@ -20,6 +20,18 @@ def backend_mode() -> str | None:
             f"DGJ_BACKEND is {value!r}; allowed are 1 (linear layers), moe (experts too) and 0 (off)"
         )
     return "linear" if linear else None
+
+
+def server_mode() -> str | None:
+    """Return backend_mode(), for the plug-in of a server: a value that is none stops the server's start.
+
+    Raises SystemExit, not ValueError: SGLang logs an Exception of a plug-in and starts without it, and then
+    a misspelt value would mean another backend than was asked for.
+    """
+    try:
+        return backend_mode()
+    except ValueError as error:
+        raise SystemExit(f"deep_gemm_jit: {error}") from None
 
 
 def __getattr__(name: str):

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 
-from deep_gemm_jit.integrations import backend_mode
+from deep_gemm_jit.integrations import server_mode
 
 __all__ = ["register"]
 
@@ -17,9 +17,9 @@ def register() -> None:
 
     SGLang has imported its deep_gemm by then and looks each function up at each call, so the functions of the
     loaded module are replaced. Where SGLang found no deep_gemm it has switched DeepGEMM off for good, and a
-    warning says so. Raises ValueError for another value. May be called again.
+    warning says so. Raises SystemExit for another value. May be called again.
     """
-    if backend_mode() is None:
+    if server_mode() is None:
         return
     from deep_gemm_jit.dropin import install_as_deep_gemm
 

@@ -6,7 +6,7 @@ Inert until DGJ_BACKEND is set. See docs/vllm.md.
 import logging
 import os
 
-from deep_gemm_jit.integrations import backend_mode
+from deep_gemm_jit.integrations import server_mode
 
 __all__ = ["register"]
 
@@ -20,9 +20,9 @@ def register() -> None:
     """Make this package vLLM's deep_gemm when DGJ_BACKEND says so; variables that are set already stay.
 
     DGJ_BACKEND=1: linear layers of any number of rows. DGJ_BACKEND=moe: experts too; vLLM then refuses
-    experts that DeepGEMM cannot run. Raises ValueError for another value. May be called again.
+    experts that DeepGEMM cannot run. Raises SystemExit for another value. May be called again.
     """
-    mode = backend_mode()
+    mode = server_mode()
     if mode is None:
         return
     from deep_gemm_jit.dropin import install_as_deep_gemm
