@@ -25,10 +25,13 @@
 namespace dgj {
 
 constexpr u32 kSegments = 512;
-constexpr u32 kBuilders = 256;  // threads that make the table: two segments each
+constexpr u32 kTileSlots = 4;
+constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each of its rows; a multiple of 16
+constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
 constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
 constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kWideRows = 128;      // of a tile of kWideCols columns
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
@@ -37,11 +40,13 @@ struct Segment {
 };
 
 struct GroupTable {
-    u32 row, end, group, first_tile, warp_sums, unit_starts, tiles, segments, carry;  // addresses
+    u32 row, end, group, first_tile, slots, warp_sums, unit_starts, whole, parts, items, carry,
+        page;  // addresses
     DGJ_DEVICE explicit GroupTable(u32 base)
         : row(base), end(row + 4 * kSegments), group(end + 4 * kSegments), first_tile(group + 4 * kSegments),
-          warp_sums(first_tile + 4 * kSegments), unit_starts(warp_sums + 4 * kBuilderWarps),
-          tiles(unit_starts + 4 * kBuilderWarps), segments(tiles + 4), carry(tiles + 8) {}
+          slots(first_tile + 4 * kSegments), warp_sums(slots + kSlotBytes * kTileSlots),
+          unit_starts(warp_sums + 4 * kBuilderWarps), whole(unit_starts + 4 * kBuilderWarps),
+          parts(whole + 4), items(whole + 8), carry(whole + 12), page(whole + 16) {}
 
     DGJ_DEVICE Segment segment(u32 s) const {
         return {ptx::load_shared_u32(row + 4 * s), ptx::load_shared_u32(end + 4 * s),
@@ -266,8 +271,12 @@ DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u3
     ptx::store_shared_u32(table.first_tile + 8 * thread, upto - tiles[1] - tiles[0]);
     ptx::store_shared_u32(table.first_tile + 8 * thread + 4, upto - tiles[1]);
     if (thread == kBuilders - 1) {
-        ptx::store_shared_u32(table.tiles, upto);
-        ptx::store_shared_u32(table.segments, segments);
+        const u32 blocks = ptx::grid_size(), left = upto % blocks;
+        const u32 parts = left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
+        ptx::store_shared_u32(table.page, page);
+        ptx::store_shared_u32(table.whole, upto - left);
+        ptx::store_shared_u32(table.parts, parts);
+        ptx::store_shared_u32(table.items, upto - left + left * parts);
     }
 }
 
@@ -279,80 +288,151 @@ DGJ_DEVICE u32 page_count(const GroupTable& table, const GroupedArgs& args) {
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
-    bool wide;                  // kWideCols columns
+    u32 cols;                   // of a wide tile, up to kWideCols that D has; else 0
+    DGJ_DEVICE bool wide() const { return cols != 0; }
+};
+
+// Which of a tile's rows are the group's: with ids, rows of nobody lie between its rows. A bit a row, the
+// 32 rows from 32 * i on in lane i.
+struct LiveRows {
+    u32 bits = 0;
+    LiveRows() = default;
+    DGJ_DEVICE LiveRows(const GroupedArgs& args, const GroupTile& t) {
+        constexpr u32 kWords = kTileRows / 32;
+        const u32 lane = ptx::lane_index();
+        i32 id[kWords];
+        DGJ_UNROLL
+        for (u32 i = 0; i < kWords; i++) {  // all loads before the first vote
+            const u32 r = i * 32 + lane;
+            id[i] = r < t.rows ? (i32)t.group : -1;
+            if (r < t.rows && args.form == kFormIds) id[i] = ptx::load_global_i32(args.index + t.row + r);
+        }
+        DGJ_UNROLL
+        for (u32 i = 0; i < kWords; i++) {
+            const u32 live = ptx::ballot(id[i] == (i32)t.group);
+            if (lane == i) bits = live;
+        }
+    }
+};
+struct LiveMask {  // of 64 rows
+    u32 low, high;
+    DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+    DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
+};
+
+// One warp tells the others which tile is next, kTileSlots in turn; no rows: that was the last one of the
+// page.
+struct TileSlot {
+    u32 number = 0;
+    DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
+    DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
+    // For whole warps, as read() is.
+    DGJ_DEVICE void write(const GroupTable& table, const GroupTile& t, const LiveRows& live) const {
+        const u32 lane = ptx::lane_index();
+        if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
+        if (lane == 0) ptx::store_shared_word4(at(table), {t.group, t.row, t.rows | t.cols << 16, t.col});
+        ptx::sync_warp();  // one lane says that it is there
+    }
+    // Uniform, as in GroupWalk::locate().
+    DGJ_DEVICE GroupTile read(const GroupTable& table) const {
+        const Word4 w = ptx::load_shared_word4(at(table));
+        const u32 extent = ptx::shuffle(w.z, 0);
+        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff, ptx::shuffle(w.w, 0),
+                extent >> 16};
+    }
+    DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
+        const u32 mask = at(table) + 16 + 8 * piece;
+        return {ptx::load_shared_u32(mask), ptx::load_shared_u32(mask + 4)};
+    }
 };
 
 // A block's tiles of one page: every grid-th one. Within a segment, kRaster row tiles are walked together,
-// column by column, so that what is in flight shares A and B in L2.
+// column by column, so that what is in flight shares A and B in L2, and no weight is read twice from memory
+// for few rows. If the last round has work for half of
+// the blocks at most, its tiles are cut in two, and in three where that still leaves a block for each part:
+// a warpgroup alone with 64 rows or columns is done in half the time of three.
 struct GroupWalk {
     const GroupTable& table;
-    u32 tile, segment = 0;
-    DGJ_DEVICE explicit GroupWalk(const GroupTable& t) : table(t), tile(ptx::block_index()) {}
+    u32 item;  // the first `whole` are tiles, after them `parts` make one
+    DGJ_DEVICE explicit GroupWalk(const GroupTable& t) : table(t), item(ptx::block_index()) {}
     // Read again each time: registers are scarcer than this is slow.
-    DGJ_DEVICE u32 tiles() const { return ptx::load_shared_u32(table.tiles); }
-    DGJ_DEVICE bool valid() const { return tile < tiles(); }
-    DGJ_DEVICE bool last() const { return tile + ptx::grid_size() >= tiles(); }
-    DGJ_DEVICE void next() { tile += ptx::grid_size(); }
+    DGJ_DEVICE u32 items() const { return ptx::load_shared_u32(table.items); }
+    DGJ_DEVICE bool valid() const { return item < items(); }
+    DGJ_DEVICE bool last() const { return item + ptx::grid_size() >= items(); }
+    DGJ_DEVICE void next() { item += ptx::grid_size(); }
+
+    // The last segment whose first tile is not past this one. Segments that are not there start past all.
+    DGJ_DEVICE u32 find(u32 tile) const {
+        constexpr u32 kStep = kSegments / 32;
+        const u32 lane = ptx::lane_index();
+        const auto starts = [&](u32 s) { return ptx::load_shared_u32(table.first_tile + 4 * s) <= tile; };
+        const u32 group = ptx::count_ones(ptx::ballot(starts(lane * kStep))) - 1;
+        return group * kStep + ptx::count_ones(ptx::ballot(lane < kStep && starts(group * kStep + lane))) - 1;
+    }
 
     // For whole warps. What is read from the table is made uniform (known to be equal in all lanes):
     // addresses and coordinates that are not would cost a loop over the lanes at each tensor copy and each
-    // WGMMA.
-    DGJ_DEVICE GroupTile locate() {
-        u32 end = ptx::load_shared_u32(table.segments);
-        while (end - segment > 1) {  // the last segment whose first tile is not past this one
-            const u32 middle = (segment + end) / 2;
-            if (ptx::load_shared_u32(table.first_tile + 4 * middle) <= tile) segment = middle;
-            else end = middle;
+    // WGMMA. No rows: nothing is left for this block.
+    DGJ_DEVICE GroupTile locate() const {
+        const u32 whole = ptx::shuffle(ptx::load_shared_u32(table.whole), 0);
+        u32 tile = item, part = 0, size = 0;  // of the tile's rows or columns, `size` from part * size on
+        if (item >= whole) {
+            const u32 parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0), over = item - whole;
+            part = parts == 3 ? over % 3 : parts == 2 ? over % 2 : 0;
+            size = parts == 3 ? 64 : parts == 2 ? 128 : 0;
+            tile = whole + (parts == 3 ? over / 3 : parts == 2 ? over / 2 : over);
         }
-        segment = ptx::shuffle(segment, 0);
+        const u32 segment = ptx::shuffle(find(tile), 0);
         Segment s = table.segment(segment);
         s.row = ptx::shuffle(s.row, 0);
         s.end = ptx::shuffle(s.end, 0);
         s.group = ptx::shuffle(s.group, 0);
-        const u32 at = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
+        const u32 in_segment = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
         const u32 rows = s.end - s.row;
         const RowTiles kinds(rows);
-        const u32 in_wide = at - kinds.full * kColTiles;
-        const bool wide = at >= kinds.full * kColTiles;
-        u32 begin, extent, col;
-        if (!wide) {
-            const u32 band = at / (kRaster * kColTiles), in_band = at - band * (kRaster * kColTiles);
-            const u32 left = kinds.full - band * kRaster, band_rows = left < kRaster ? left : kRaster;
-            const u32 in_row = in_band / band_rows;
-            begin = (band * kRaster + in_band - in_row * band_rows) * kTileRows;
-            extent = kTileRows;
-            col = in_row * kTileCols;
+        // Whole bands of full tiles; then spans of columns that full and wide tiles share, for the rows left.
+        const u32 lead = kinds.full == 0 ? 0 : (kinds.full - 1) / kRaster * kRaster, full = kinds.full - lead;
+        u32 begin = 0, extent, col, cols = 0;
+        if (kinds.full + kinds.wide == 1) {  // without divisions, for a quick start
+            col = in_segment * kTileCols;
+        } else if (in_segment < lead * kColTiles) {
+            const u32 band = in_segment / (kRaster * kColTiles),
+                      in_band = in_segment - band * (kRaster * kColTiles);
+            begin = (band * kRaster + in_band % kRaster) * kTileRows;
+            col = in_band / kRaster * kTileCols;
         } else {
-            const u32 in_row = in_wide / kinds.wide;
-            begin = kinds.full * kTileRows + (in_wide - in_row * kinds.wide) * 128;
-            extent = 128;
-            col = in_row * kWideCols;
+            constexpr u32 kSpan = 3 * kTileCols, kSpans = kN / kSpan;
+            static_assert(kSpan == 2 * kWideCols, "a span is whole tiles of both kinds");
+            const u32 in_rest = in_segment - lead * kColTiles, in_span = full * 3 + kinds.wide * 2;
+            const u32 span = in_rest / in_span, at = in_rest - span * in_span;
+            const u32 full_tiles = full * (span < kSpans ? 3 : kColTiles - kSpans * 3);
+            if (at < full_tiles) {
+                const u32 in_row = at / full;
+                begin = (lead + at - in_row * full) * kTileRows;
+                col = span * kSpan + in_row * kTileCols;
+            } else {
+                const u32 in_row = (at - full_tiles) / kinds.wide;
+                begin = kinds.full * kTileRows + (at - full_tiles - in_row * kinds.wide) * kWideRows;
+                col = span * kSpan + in_row * kWideCols;
+                cols = kN - col < kWideCols ? kN - col : kWideCols;
+            }
         }
-        return {s.group, s.row + begin, rows - begin < extent ? rows - begin : extent, col, wide};
-    }
-};
-
-// Which of up to 64 rows of A are the group's: with ids, rows of nobody lie between its rows.
-struct LiveRows {
-    i32 low, high;  // the ids of two rows
-    LiveRows() = default;
-    DGJ_DEVICE LiveRows(const GroupedArgs& args, u32 group, u32 row, u32 rows) {
-        const u32 lane = ptx::lane_index();
-        low = lane < rows ? (i32)group : -1;
-        high = lane + 32 < rows ? (i32)group : -1;
-        if (args.form == kFormIds) {
-            if (lane < rows) low = ptx::load_global_i32(args.index + row + lane);
-            if (lane + 32 < rows) high = ptx::load_global_i32(args.index + row + lane + 32);
+        extent = cols == 0 ? kTileRows : kWideRows;
+        if (begin + extent > rows) extent = rows - begin;
+        if (size != 0) {  // rows of a full tile, columns of a wide one
+            const u32 from = part * size, all = cols == 0 ? extent : cols;
+            const u32 left = from < all ? all - from : 0, take = left < size ? left : size;
+            if (cols == 0) {
+                begin += from;
+                extent = take;
+            } else {
+                col += from;
+                cols = take;
+                if (take == 0) extent = 0;
+            }
         }
+        return {s.group, s.row + begin, extent, col, cols};
     }
-};
-struct LiveMask {
-    u32 low, high;
-    LiveMask() = default;
-    DGJ_DEVICE LiveMask(const LiveRows& rows, u32 group)
-        : low(ptx::ballot(rows.low == (i32)group)), high(ptx::ballot(rows.high == (i32)group)) {}
-    DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
-    DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
 };
 
 }  // namespace dgj

@@ -74,6 +74,8 @@ struct ScaleReader {
             block_bytes = 4;
         }
     }
+    // Where only `aligned` copies are bulk ones, and there are no quads.
+    DGJ_DEVICE explicit ScaleReader(u32 pitch) : block_bytes(pitch) {}
     // Of K block kb, which is the i-th at `chunk`.
     DGJ_DEVICE u32 block(u32 chunk, u32 kb, u32 i) const {
         return chunk + i * block_bytes + ((skew + kb * skew_step) & 3) * 4;

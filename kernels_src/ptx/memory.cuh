@@ -52,6 +52,11 @@ DGJ_DEVICE void store_shared(u32 address, float v) {
 DGJ_DEVICE void store_shared_u32(u32 address, u32 v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
+DGJ_DEVICE void store_shared_word4(u32 address, Word4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
 
 DGJ_DEVICE float load_global(const float* p) {
     float v;

@@ -51,7 +51,7 @@ constexpr u32 kManyWeights = 3 * kPieceBytes, kWideWeights = 2 * kPieceBytes,
 constexpr u32 kStageBytes = 5 * kPieceBytes;  // of which B starts at kManyWeights, kWideWeights, and A at
                                               // kFewTokens
 static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "all kinds of stages fit");
-constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block, with room for a skew
+constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block; the banks of two differ
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
@@ -68,8 +68,9 @@ struct Shared {  // addresses
 DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
     return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
 }
-// Tokens are read in pairs: bulk copies must not shift them.
-DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
+// Bulk copies must not shift the scales of a tile: one place for each keeps registers out of the main loop,
+// and where tokens are the columns of WGMMA scales are read in pairs.
+DGJ_DEVICE bool bulk_copies(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
@@ -77,8 +78,8 @@ DGJ_DEVICE bool few_bulk(const ScaleStrides& sfa, u32 row) { return sfa.aligned(
 // (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                           const TensorMap& map_b, const GroupTile& t, u32 p) {
-    const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide ? kWideWeights : kManyWeights;
-    const u32 columns = (kN - t.col + 63) / 64, boxes = !t.wide ? 2 : columns < 3 ? columns : 3;  // of B
+    const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
+    const u32 boxes = t.wide() ? (t.cols + 63) / 64 : 2;  // of B
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -129,6 +130,7 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
                               bool last_page) {
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
+        if (t.rows == 0) break;
         const u32 p = plane(args, t.group);
         if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p);
         else load_few(smem, ring, map_few, map_b, t, p);
@@ -136,43 +138,60 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
     }
 }
 
-DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, const GroupedArgs& args) {
+// Tells the consumers the next tile, before the first stage of its scales. Who waits for stage s knows that
+// all have given back stage s - 2, so that nobody reads the third tile before any more.
+DGJ_DEVICE void tell(const Shared& smem, const Ring<kScaleStages>& ring, TileSlot& slot, const GroupTile& t,
+                     const LiveRows& live) {
+    ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+    slot.write(smem.table, t, live);
+    slot.advance();
+}
+
+DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
+                               const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
     for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
+        if (t.rows == 0) break;
+        tell(smem, ring, slot, t, LiveRows(args, t));
         const ScaleStrides sfa = scales_of(args, t.group);
         const u32 scale_block = t.col / 128 +
                                 lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
         const bool has_b = lane < 2 * kScaleChunk && scale_block < kScaleBlocks;
         const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)scale_block * args.sfb_stride_n;
-        const bool few = t.rows <= kFewRows, bulk = few ? few_bulk(sfa, t.row) : sfa.bulk();
+        const bool bulk = bulk_copies(sfa, t.row);
         const u32 rows_left = t.rows;  // what others own may be garbage, but is never needed
         DGJ_NO_UNROLL
-        for (u32 first = 0; first < kKBlocks; first += kScaleChunk, ring.advance()) {
+        for (u32 first = 0; first < kKBlocks + (kKBlocks == 0); first += kScaleChunk, ring.advance()) {
             const u32 to = smem.scales + ring.stage * kScaleBytes;
             const u32 full = smem.scales_full + 8 * ring.stage;
             const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
             ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
             // Bulk copies to where plain ones wrote last need a fence, which costs as much as a copy.
-            const u32 slot = 1u << ring.stage;
-            if (bulk && (plain & slot) != 0) ptx::fence_async_shared();
-            plain = bulk ? plain & ~slot : plain | slot;
-            if (few) {
+            const u32 mark = 1u << ring.stage;
+            if (bulk && (plain & mark) != 0) ptx::fence_async_shared();
+            plain = bulk ? plain & ~mark : plain | mark;
+            if (t.rows <= kFewRows) {
                 load_scales<kFewRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
                                              full);
             } else {
-                load_scales<kTileRows, true>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
-                                             full);
+                load_scales<kTileRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
+                                              full);
             }
             if (lane < 2 * kScaleChunk) {
                 const bool in = has_b && lane / 2 < count;
                 ptx::copy_async4(to + kScaleB + lane * 4,
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
+            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);
         }
     }
+    tell(smem, ring, slot, {}, {});
+    if (lane == 0) ptx::barrier_arrive(smem.scales_full + 8 * ring.stage);
+    ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
+    ring.advance();
 }
 
 // By warps, not warpgroups: a stage must not wait for a barrier of 128 threads to be free.
@@ -208,6 +227,26 @@ DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 r
     }
 }
 
+// Pieces of 64 rows, kBoxes staged boxes each, one after the other: whole ones leave by tensor copies.
+template <u32 kPieces, u32 kBoxes>
+DGJ_DEVICE void send_pieces(const TensorMap& map_d, const GroupedArgs& args, u32 warpgroup, u32 boxes,
+                            u32 group, u32 row, u32 col, const LiveMask (&live)[kPieces]) {
+    ptx::fence_async_shared();
+    ptx::sync_threads(1 + warpgroup, 128);
+    DGJ_UNROLL
+    for (u32 p = 0; p < kPieces; p++, boxes += kBoxes * kPieceBytes, row += 64) {
+        if (!live[p].all()) {
+            write_boxes<kBoxes>(args, boxes, group, row, live[p], col);
+        } else if (ptx::thread_index() % 128 == 0) {
+            DGJ_UNROLL
+            for (u32 b = 0; b < kBoxes; b++)
+                if (col + b * 64 < kN)
+                    ptx::store_tile3(&map_d, boxes + b * kPieceBytes, col + b * 64, row, plane(args, group));
+        }
+    }
+    if (ptx::thread_index() % 128 == 0) ptx::commit_stores();
+}
+
 // ---- more than 32 rows --------------------------------------------------------------------------
 
 // kWaves pieces of rows, kCols columns.
@@ -218,15 +257,35 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
                          kScaleBPitch = dgj::kScaleBPitch;
-    static constexpr bool kStartsAtZero = kWaves == 1 &&
-                                          kKBlocks % (kFewBlocks * kStages) == 0;  // tiles of any kind
+    // Tiles of any kind do; two waves' loop is twice as long, and fetching it is only made good by many
+    // blocks.
+    static constexpr bool kStartsAtZero = kKBlocks % (kFewBlocks * kStages) == 0 &&
+                                          (kWaves == 1 || kKBlocks > 16);
 };
 
-// To D: kWaves pieces from `row` on, kCols columns from `col` on. live: of each piece.
+// first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read
+// again after its products: what it says is not kept in registers in between.
 template <u32 kWaves, u32 kCols>
-DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const GroupedArgs& args,
-                             u32 warpgroup, u32 group, u32 row, u32 col, const LiveMask (&live)[kWaves],
-                             const float (&acc)[kWaves][kCols / 2]) {
+DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
+                          const TileSlot& slot, u32 warpgroup, u32 first_piece, u32 first_range,
+                          u32 weights) {
+    const TileOperands operands{
+        .a = ptx::matrix_descriptor(smem.ring + first_piece * kPieceBytes),
+        .b = ptx::matrix_descriptor(smem.ring + weights),
+        .full = smem.full,
+        .scales = smem.scales,
+        .scales_full = smem.scales_full,
+        .scales_empty = smem.scales_empty,
+        .row = first_piece * 64 + ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4,
+        .first_range = first_range};
+    float acc[kWaves][kCols / 2] = {};
+    multiply_tile<ManyShape<kWaves, kCols>>(operands, rings, ScaleReader(kScalePitch), acc,
+                                            [&](u32 stage) { release(smem, stage); });
+    const GroupTile t = slot.read(smem.table);
+    const u32 row = t.row + first_piece * 64, col = t.col + (kWaves == 1 ? 0 : warpgroup * 64);
+    LiveMask live[kWaves];
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) live[w] = slot.live(smem.table, first_piece + w);
     if constexpr (kOutput == Output::kF32) {
         DGJ_UNROLL
         for (u32 w = 0; w < kWaves; w++) {
@@ -234,7 +293,7 @@ DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const G
             for (u32 half = 0; half < 2; half++) {
                 const u32 r = ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4 + half * 8;
                 if (!live[w].has(r)) continue;
-                float* d = (float*)d_row(args, group, row + w * 64 + r);
+                float* d = (float*)d_row(args, t.group, row + w * 64 + r);
                 DGJ_UNROLL
                 for (u32 i = 2 * half; i < kCols / 2; i += 4) {
                     const u32 n = col + i / 4 * 8 + ptx::lane_index() % 4 * 2;
@@ -252,64 +311,16 @@ DGJ_DEVICE void write_pieces(const Shared& smem, const TensorMap& map_d, const G
             for (u32 b = 0; b < kBoxes; b++)
                 stage_rows<Out>(boxes + (w * kBoxes + b) * kPieceBytes, acc[w], b * 64);
         }
-        ptx::fence_async_shared();
-        ptx::sync_threads(1 + warpgroup, 128);
-        DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) {
-            const u32 from = boxes + w * kBoxes * kPieceBytes;
-            if (!live[w].all()) {
-                write_boxes<kBoxes>(args, from, group, row + w * 64, live[w], col);
-            } else if (ptx::thread_index() % 128 == 0) {
-                DGJ_UNROLL
-                for (u32 b = 0; b < kBoxes; b++)
-                    if (col + b * 64 < kN)
-                        ptx::store_tile3(&map_d, from + b * kPieceBytes, col + b * 64, row + w * 64,
-                                         plane(args, group));
-            }
-        }
-        if (ptx::thread_index() % 128 == 0) ptx::commit_stores();
+        send_pieces<kWaves, kBoxes>(map_d, args, warpgroup, boxes, t.group, row, col, live);
     }
-}
-
-// first_piece, first_col: the warpgroup's, in the tile; weights: its place in a stage.
-template <u32 kWaves, u32 kCols>
-DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
-                          const GroupTile& t, u32 warpgroup, u32 first_piece, u32 first_col, u32 weights) {
-    const u32 row = t.row + first_piece * 64, rows = t.rows - first_piece * 64, col = t.col + first_col;
-    const TileOperands operands{
-        .a = ptx::matrix_descriptor(smem.ring + first_piece * kPieceBytes),
-        .b = ptx::matrix_descriptor(smem.ring + weights),
-        .full = smem.full,
-        .scales = smem.scales,
-        .scales_full = smem.scales_full,
-        .scales_empty = smem.scales_empty,
-        .row = first_piece * 64 + ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4,
-        .first_range = col / 128 - t.col / 128};
-    LiveRows ids[kWaves];
-    const auto read_ids = [&] {
-        DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) ids[w] = LiveRows(args, t.group, row + w * 64, rows - w * 64);
-    };
-    constexpr bool kShort = kKBlocks <= 8;  // long tiles hide this anyway, and their loop needs the registers
-    if constexpr (kShort) read_ids();
-    float acc[kWaves][kCols / 2] = {};
-    multiply_tile<ManyShape<kWaves, kCols>>(operands, rings,
-                                            ScaleReader(scales_of(args, t.group), kScalePitch, t.row), acc,
-                                            [&](u32 stage) { release(smem, stage); });
-    if constexpr (!kShort) read_ids();
-    LiveMask live[kWaves];
-    DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) live[w] = LiveMask(ids[w], t.group);
-    write_pieces<kWaves, kCols>(smem, map_d, args, warpgroup, t.group, row, col, live, acc);
 }
 
 // ---- up to 32 rows ------------------------------------------------------------------------------
 
 template <u32 kTokens>
-DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const GroupTile& t,
-                         u32 warpgroup) {
+DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const TileSlot& slot,
+                         const GroupTile& t, u32 warpgroup) {
     const u32 lane = ptx::lane_index();
-    const LiveRows ids(args, t.group, t.row, t.rows);
     float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
@@ -350,7 +361,7 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
         if (lane == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
     }
 
-    const LiveMask live(ids, t.group);
+    const LiveMask live = slot.live(smem.table, 0);
     const u32 col = t.col + warpgroup * 64;
     if constexpr (kOutput == Output::kF32) {
         const u32 n = col + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
@@ -389,23 +400,36 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
     }
 }
 
-DGJ_DEVICE void consume(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args) {
-    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
-        const GroupTile t = walk.locate();
+DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
+    if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    rings.scales.advance();
+}
+
+// Tiles come with their scales (without K, nothing else does).
+DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, const TensorMap& map_d,
+                        const GroupedArgs& args) {
+    for (bool more = true; more; slot.advance()) {
+        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        const GroupTile t = slot.read(smem.table);
+        more = t.rows != 0;
+        if (!more || kKBlocks == 0) release_scales(smem, rings);
+        if (!more) continue;
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
-        const u32 wide_col = warpgroup * 64, wide_weights = kWideWeights + warpgroup * kPieceBytes;
-        if (t.wide) {
-            if (t.col + wide_col >= kN) skip(smem, rings, 1);
-            else many_rows<2, 64>(smem, rings, map_d, args, t, warpgroup, 0, wide_col, wide_weights);
+        if (t.wide()) {
+            if (warpgroup * 64 >= t.cols) skip(smem, rings, 1);
+            else
+                many_rows<2, 64>(smem, rings, map_d, args, slot, warpgroup, 0,
+                                 (t.col + warpgroup * 64) / 128 - t.col / 128,
+                                 kWideWeights + warpgroup * kPieceBytes);
         } else if (t.rows > kFewRows) {
             if (warpgroup * 64 >= t.rows) skip(smem, rings, 1);
-            else many_rows<1, 128>(smem, rings, map_d, args, t, warpgroup, warpgroup, 0, kManyWeights);
+            else many_rows<1, 128>(smem, rings, map_d, args, slot, warpgroup, warpgroup, 0, kManyWeights);
         } else if (warpgroup == 2) {
             skip(smem, rings, kFewBlocks);
         } else if (t.rows > kFewBoxRows) {
-            few_rows<32>(smem, rings, args, t, warpgroup);
+            few_rows<32>(smem, rings, args, slot, t, warpgroup);
         } else {
-            few_rows<16>(smem, rings, args, t, warpgroup);
+            few_rows<16>(smem, rings, args, slot, t, warpgroup);
         }
     }
 }
@@ -425,7 +449,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);
         }
         for (u32 s = 0; s < kScaleStages; s++) {
-            ptx::barrier_init(smem.scales_full + 8 * s, 32);  // each lane of the scale warp
+            ptx::barrier_init(smem.scales_full + 8 * s, 32 + 1);  // the copies of each lane, and the tile
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
         ptx::fence_barrier_init();
@@ -433,6 +457,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     ptx::wait_for_prior_kernels();
 
     Rings rings;
+    TileSlot slot;
     if (ptx::warp_index() / 4 == kWarpgroups) {
         ptx::lower_registers<kProducerRegisters>();
         for (u32 page = 0;;) {
@@ -442,7 +467,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             if (warp == 0) {
                 produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, page + 1 >= pages);
             } else if (warp == 1) {
-                produce_scales(smem, rings.scales, args);
+                produce_scales(smem, rings.scales, slot, args);
             }
             if (++page >= pages) break;
             ptx::sync_block();  // it has been read
@@ -452,10 +477,10 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         for (u32 page = 0;;) {
             if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
             ptx::sync_block();
-            const u32 pages = page_count(smem.table, args);
             if (page == 0 && args.zero_padding && ptx::warp_index() < kBuilderWarps) zero_dead_rows(args);
-            consume(smem, rings, map_d, args);
-            if (++page >= pages) break;
+            consume(smem, rings, slot, map_d, args);
+            page = ptx::load_shared_u32(smem.table.page) + 1;  // again: registers
+            if (page >= page_count(smem.table, args)) break;
             ptx::sync_block();
         }
         if (kOutput != Output::kF32 && ptx::thread_index() % 128 == 0) ptx::wait_stores_done();

@@ -30,6 +30,11 @@ KERNELS = [
     (COUNTS, 1, "rows", (0, 0, 0), 136, 272, BF16, 1),
     (OFFSETS, 1, "columns", (200, 7, 70, 40, 129), 264, 1936, BF16, 1),  # unrolled loops (parts/multiply.cuh)
     (COUNTS, 1, "rows", (200, 20, 90), 136, 2048, F32, 2),
+    # Last rounds of tiles cut in two and in three: rows of a full tile, columns of a wide one, few rows left.
+    (OFFSETS, 1, "columns", (140,), 136, 272, BF16, 6),
+    (OFFSETS, 1, "aligned", (300, 180), 264, 144, F16, 16),
+    (COUNTS, 1, "rows", (250, 12), 264, 272, BF16, 19),
+    (IDS, 64, "aligned", (193, 130), 328, 272, F32, 7),
 ]
 
 
@@ -135,12 +140,13 @@ def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
 
 KERNEL, TABLE, ROWS = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh", "parts/grouped_rows.cuh"
 # Few rows, unaligned and aligned, and whole pieces: plain and bulk copies of scales take turns.
-MIXED = (OFFSETS, (13, 300, 1, 20, 200), 136, 2320)
+MIXED = (OFFSETS, (13, 301, 3, 20, 200), 136, 2320)
 PROBLEMS = {
     "mixed": lambda: shifted(grouped.make(*MIXED, lie="aligned", seed=1)),
     "pages": lambda: grouped.make(ENDS, [int(i % 5 == 0) for i in range(600)], 8, 16, alignment=2),
     "pieces": lambda: grouped.make(ENDS, (250,), 136, 272, alignment=16),
     "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
+    "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
 }
@@ -169,7 +175,7 @@ FAULTS = {
     "bulk copies of scales where plain ones wrote, without a fence": (
         "mixed",
         KERNEL,
-        "if (bulk && (plain & slot) != 0) ptx::fence_async_shared();",
+        "if (bulk && (plain & mark) != 0) ptx::fence_async_shared();",
         "",
         "fence",
     ),
@@ -183,8 +189,8 @@ FAULTS = {
     "staged results stored without a fence": (
         "mixed",
         KERNEL,
-        "        ptx::fence_async_shared();\n        ptx::sync_threads(1 + warpgroup, 128);\n",
-        "        ptx::sync_threads(1 + warpgroup, 128);\n",
+        "    ptx::fence_async_shared();\n    ptx::sync_threads(1 + warpgroup, 128);\n",
+        "    ptx::sync_threads(1 + warpgroup, 128);\n",
         "fence",
     ),
     "the table is read before the builders are done": (
@@ -197,8 +203,8 @@ FAULTS = {
     "scales' stages counted as free of plain writes": (
         "mixed",
         KERNEL,
-        "plain = bulk ? plain & ~slot : plain | slot;",
-        "plain &= ~slot;",
+        "plain = bulk ? plain & ~mark : plain | mark;",
+        "plain &= ~mark;",
         "no fence.proxy.async",
     ),
     "warp sums overwritten while others read them": (
@@ -213,6 +219,20 @@ FAULTS = {
         KERNEL,
         "            ptx::sync_block();  // it has been read\n",
         "",
+        "not ordered before",
+    ),
+    "a tile told before every lane has written its part": (
+        "mixed",
+        TABLE,
+        "        ptx::sync_warp();  // one lane says that it is there\n",
+        "",
+        "",
+    ),
+    "a place for a tile used again while the last tile but one is read": (
+        "short tiles",
+        TABLE,
+        "constexpr u32 kTileSlots = 4;",
+        "constexpr u32 kTileSlots = 2;",
         "not ordered before",
     ),
     "few rows' stage given back while the second product reads it": (

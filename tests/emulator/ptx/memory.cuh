@@ -31,6 +31,9 @@ DGJ_DEVICE void store_shared(u32 address, float v, Where w = {}) {
 DGJ_DEVICE void store_shared_u32(u32 address, u32 v, Where w = {}) {
     emu::store_shared(address, &v, sizeof v, w);
 }
+DGJ_DEVICE void store_shared_word4(u32 address, Word4 v, Where w = {}) {
+    emu::store_shared(address, &v, sizeof v, w);
+}
 
 DGJ_DEVICE float load_global(const float* p, Where w = {}) { return load_global_as<float>(p, w); }
 DGJ_DEVICE Float2 load_global2(const float* p, Where w = {}) { return load_global_as<Float2>(p, w); }

@@ -1,11 +1,29 @@
 // What Python calls: encode maps, register buffers, run a kernel.
 #include <dlfcn.h>
+#include <signal.h>
 
 #include <cstring>
 
 #include "runtime/machine.hpp"
 
 using namespace dgj::emu;
+
+namespace {
+
+// A kernel that divides an integer by zero gets some number from a GPU and a signal from a CPU. The signal
+// arrives on the stack of the thread that divided, which is left there like any other that broke a rule.
+struct DivisionGuard {
+    struct sigaction before;
+    DivisionGuard() {
+        struct sigaction action = {};
+        action.sa_handler = [](int) { machine().fault("an integer is divided by zero"); };
+        action.sa_flags = SA_NODEFER;
+        sigaction(SIGFPE, &action, &before);
+    }
+    ~DivisionGuard() { sigaction(SIGFPE, &before, nullptr); }
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -27,6 +45,7 @@ int dgj_emulator_run(void (*entry)(void**), void** parameters, u32 blocks, u32 t
                                  cluster, shared_bytes, seed,   cut_sums != 0};
     try {
         Machine machine(launch, buffers);
+        const DivisionGuard guard;
         machine.run();
         statistics[0] = machine.switches;
         statistics[1] = machine.operations;
