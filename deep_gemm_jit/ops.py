@@ -7,8 +7,9 @@ torch-function modes (fake tensors, functional tensors, tracing), functorch tran
 torch.export, a profiler, for tensor subclasses and for lazily negated views. Both ways end in the same C++
 function, so they give the same bits.
 
-Operators are defined with define and impl of torch.library. They are forward only: outputs get no grad
-history, and an output that requires grad is refused.
+Operators are defined with torch.library. Their implementations are C++ kernels that torch calls without
+Python (torch >= 2.10), else functions of _core that it calls as Python. They are forward only: outputs get no
+grad history, and an output that requires grad is refused.
 """
 
 import ctypes
