@@ -7,8 +7,9 @@ torch-function modes (fake tensors, functional tensors, tracing), functorch tran
 torch.export, a profiler, for tensor subclasses and for lazily negated views. Both ways end in the same C++
 function, so they give the same bits.
 
-Operators are defined with define and impl of torch.library. They are forward only: outputs get no grad
-history, and an output that requires grad is refused.
+Operators are defined with torch.library. Their implementations are C++ kernels that torch calls without
+Python (torch >= 2.10), else functions of _core that it calls as Python. They are forward only: outputs get no
+grad history, and an output that requires grad is refused.
 """
 
 import ctypes
@@ -23,6 +24,7 @@ from deep_gemm_jit.watch import when_dynamo_is_imported
 __all__ = ["register"]
 
 _NAMESPACE = "deep_gemm_jit"
+_D = 4  # the place of D among the arguments of each operator
 _lock = threading.RLock()
 _library = None  # must live as long as its operators
 
@@ -37,10 +39,15 @@ def register() -> None:
         for schema, fake, _ in _OPERATORS:
             name = _name_of(schema)
             library.define(schema)
-            for key in ("CPU", "CUDA"):
-                library.impl(name, getattr(_core, f"run_{name}"), key)
+            library.impl(name, _with_resolved_negations(name), "Negative")
             torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=library)
         _core.attach_torch(_torch_parts())
+        if not _implement_natively():
+            for schema, _, _ in _OPERATORS:
+                name = _name_of(schema)
+                for key in ("CPU", "CUDA"):
+                    library.impl(name, getattr(_core, f"run_{name}"), key)
+        _core.finish_attaching()
         _library = library
         import deep_gemm_jit.quant  # noqa: F401  registers the casts
 
@@ -49,6 +56,20 @@ def register() -> None:
 
 def _name_of(schema: str) -> str:
     return schema.partition("(")[0]
+
+
+def _with_resolved_negations(name: str):
+    """What the operator does with lazily negated views: torch's fallback takes D back from an output of the
+    operator, and it has none, so that the fallback would read memory that is no longer a tensor."""
+
+    def run(*args) -> None:
+        resolved = [x.resolve_neg() if isinstance(x, torch.Tensor) else x for x in args]
+        getattr(torch.ops.deep_gemm_jit, name).default(*resolved)
+        d, written = args[_D], resolved[_D]
+        if d is not written:
+            d.copy_(written)
+
+    return run
 
 
 # ---- what the operator does without data ---------------------------------------------------------
@@ -101,19 +122,56 @@ _SYMBOLS = {
 }
 
 
+# The C interface of torch >= 2.10 for operators; csrc/bindings/torch_abi.hpp.
+_OPERATOR_SYMBOLS = {
+    "abi_version": "aoti_torch_abi_version",
+    "init_impl": "aoti_torch_library_init_impl",
+    "implement": "torch_library_impl",
+    "delete_library": "aoti_torch_delete_library_object",
+    "delete_tensor": "aoti_torch_delete_tensor_object",
+}
+
+
 def _native_functions() -> dict:
+    return _addresses(_SYMBOLS)
+
+
+def _operator_functions() -> dict:
+    return _addresses(_OPERATOR_SYMBOLS)
+
+
+def _addresses(symbols: dict) -> dict:
     """Addresses by name; without those that this torch does not export."""
     try:
         # The library that torch has loaded, and with it those that it needs.
         library = ctypes.CDLL("libtorch_cpu.so", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except (OSError, AttributeError):  # another name, or a system that has no such mode
         return {}
-    found = {name: getattr(library, symbol, None) for name, symbol in _SYMBOLS.items()}
+    found = {name: getattr(library, symbol, None) for name, symbol in symbols.items()}
     return {
         name: ctypes.cast(function, ctypes.c_void_p).value
         for name, function in found.items()
         if function is not None
     }
+
+
+def _implement_natively() -> bool:
+    """Let torch call the operators without Python; False where this torch cannot, or loses our exceptions."""
+    if not _core.implement_operators(_operator_functions()):
+        return False
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+            float32 = torch.zeros(1, 16, device="cpu")
+            torch.ops.deep_gemm_jit.fp8_gemm_nt.default(float32, float32, float32, float32, float32)
+    except TypeError as error:
+        if "float8_e4m3fn" in str(error):
+            return True
+    except Exception:
+        pass  # any other type: what follows
+    _core.withdraw_operators()
+    return False
 
 
 def _samples() -> tuple:

@@ -22,6 +22,7 @@ void bind_settings(py::module_& m);
 void bind_torch(py::module_& m);
 void bind_gemm_ops(py::module_& m);
 void bind_grouped_ops(py::module_& m);
+void bind_native_ops(py::module_& m);
 void bind_cast_ops(py::module_& m);
 
 // A new str, or nullptr with an exception set. Bytes that are no UTF-8 (from a path, a variable, a file)

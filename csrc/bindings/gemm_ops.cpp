@@ -1,5 +1,6 @@
 // fp8_gemm_nt: the public function, what stands behind its torch op, and a launch with a given plan.
 #include "bindings/call_args.hpp"
+#include "bindings/native_ops.hpp"
 #include "bindings/op_support.hpp"
 #include "problem/fp8_gemm_call.hpp"
 #include "runtime/runtime.hpp"
@@ -9,15 +10,15 @@ namespace {
 
 constexpr const char* kGemm = "fp8_gemm_nt";
 
-// Operands as Python gave them; nullptr for an absent c or bias.
-struct GemmTensors {
-    PyObject *a = nullptr, *sfa = nullptr, *b = nullptr, *sfb = nullptr, *d = nullptr, *c = nullptr,
-             *bias = nullptr;
+// Operands as Python (PyObject*) or torch (NativeTensor) gave them; nullptr for an absent c or bias.
+template <class Tensor>
+struct Operands {
+    Tensor a{}, sfa{}, b{}, sfb{}, d{}, c{}, bias{};
 };
+using GemmTensors = Operands<PyObject*>;
 
-using GemmOperands = std::array<NamedTensor, 7>;
-
-GemmOperands named(const GemmTensors& t, Fp8GemmArgs& args) {
+template <class Tensor>
+std::array<Named<Tensor>, 7> named(const Operands<Tensor>& t, Fp8GemmArgs& args) {
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
@@ -27,21 +28,26 @@ GemmOperands named(const GemmTensors& t, Fp8GemmArgs& args) {
              {"bias", t.bias, &args.bias}}};
 }
 
-// Runs a validated call. The GIL is kept for a warm launch and given back for everything that takes longer.
+// The GIL, where the caller holds it, is kept for a warm launch and given back for everything that takes
+// longer.
+void compute(const Fp8GemmArgs& args) {
+    const Fp8GemmCall call = validate_fp8_gemm(args, kGemm);
+    if (call.m == 0 || call.n == 0) return;
+    if (call.device.type == Device::Type::kCuda) {
+        void* stream = nullptr;
+        if (!current_stream(call.device, &stream)) throw py::error_already_set();
+        if (runtime::fp8_gemm_nt_if_warm(call, stream)) return;
+        const WithoutGil released;
+        runtime::fp8_gemm_nt(call, stream);
+    } else {
+        const WithoutGil released;
+        cpu::fp8_gemm_nt(call);
+    }
+}
+
 PyObject* run_gemm(const Fp8GemmArgs& args) {
     try {
-        const Fp8GemmCall call = validate_fp8_gemm(args, kGemm);
-        if (call.m == 0 || call.n == 0) Py_RETURN_NONE;
-        if (call.device.type == Device::Type::kCuda) {
-            void* stream = nullptr;
-            if (!current_stream(call.device, &stream)) return nullptr;
-            if (runtime::fp8_gemm_nt_if_warm(call, stream)) Py_RETURN_NONE;
-            const py::gil_scoped_release release;
-            runtime::fp8_gemm_nt(call, stream);
-        } else {
-            const py::gil_scoped_release release;
-            cpu::fp8_gemm_nt(call);
-        }
+        compute(args);
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error_from_current_exception();
@@ -119,7 +125,7 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
 
     Fp8GemmArgs view;
     view.alpha = static_cast<float>(alpha);
-    const GemmOperands operands = named(t, view);
+    const auto operands = named(t, view);
     switch (read_operands(kGemm, operands, t.d)) {
         case Hurdle::kNone: return written(run_gemm(view), t.d);
         case Hurdle::kDispatcher: return call_torch_op(t, alpha);
@@ -129,6 +135,14 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
 }
 
 // ---- behind the torch op ------------------------------------------------------------------------
+
+void fp8_gemm_nt_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
+    const TensorArguments<5, 2> t(stack);
+    Fp8GemmArgs view;
+    view.alpha = static_cast<float>(torch_abi::number(stack[7]));
+    const auto operands = named<NativeTensor>({t[0], t[1], t[2], t[3], t[4], t[5], t[6]}, view);
+    run_native(kGemm, operands, t[4], [&] { compute(view); });
+}
 
 PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     static Signature<8> signature("run_fp8_gemm_nt", {"a", "sfa", "b", "sfb", "d", "c", "bias", "alpha"}, 8,
@@ -142,7 +156,7 @@ PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_
     if (!read_alpha(p[7], alpha) || !refuse_grad(t.d, kGemm, "d")) return nullptr;
     Fp8GemmArgs view;
     view.alpha = static_cast<float>(alpha);
-    const GemmOperands operands = named(t, view);
+    const auto operands = named(t, view);
     return read_for_op(kGemm, operands) ? written(run_gemm(view), t.d) : nullptr;
 }
 
@@ -160,7 +174,7 @@ PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize
     if (!read_alpha(p[8], alpha) || !refuse_grad(t.d, "launch_with_plan", "d")) return nullptr;
     Fp8GemmArgs view;
     view.alpha = static_cast<float>(alpha);
-    const GemmOperands operands = named(t, view);
+    const auto operands = named(t, view);
     if (!read_for_op("launch_with_plan", operands)) return nullptr;
     try {
         const KernelPlan plan = py::cast<KernelPlan>(py::handle(p[0]));
@@ -220,6 +234,7 @@ PyMethodDef g_internal[] = {
 void bind_gemm_ops(py::module_& m) {
     add_public(m, g_public);
     for (PyMethodDef& method : g_internal) add_internal(m, method);
+    add_native_operator(kGemm, &fp8_gemm_nt_kernel);
 }
 
 }  // namespace dgj::bindings

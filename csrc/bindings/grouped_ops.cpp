@@ -3,6 +3,7 @@
 //   m_grouped_fp8_gemm_nt_masked       a matrix for each group, with a count of rows
 //   m_grouped_fp8_gemm_nt_offsets      one matrix of rows; groups start and end at any row
 #include "bindings/call_args.hpp"
+#include "bindings/native_ops.hpp"
 #include "bindings/op_support.hpp"
 #include "problem/m_grouped_call.hpp"
 #include "runtime/runtime.hpp"
@@ -14,13 +15,16 @@ constexpr const char* kContiguous = "m_grouped_fp8_gemm_nt_contiguous";
 constexpr const char* kMasked = "m_grouped_fp8_gemm_nt_masked";
 constexpr const char* kOffsets = "m_grouped_fp8_gemm_nt_offsets";
 
-struct GroupedTensors {
-    PyObject *a = nullptr, *sfa = nullptr, *b = nullptr, *sfb = nullptr, *d = nullptr, *groups = nullptr;
+// Operands as Python (PyObject*) or torch (NativeTensor) gave them.
+template <class Tensor>
+struct Operands {
+    Tensor a{}, sfa{}, b{}, sfb{}, d{}, groups{};
 };
+using GroupedTensors = Operands<PyObject*>;
 
-using GroupedOperands = std::array<NamedTensor, 6>;
-
-GroupedOperands named(const GroupedTensors& t, MGroupedArgs& args, const char* name_of_groups) {
+template <class Tensor>
+std::array<Named<Tensor>, 6> named(const Operands<Tensor>& t, MGroupedArgs& args,
+                                   const char* name_of_groups) {
     return {{{"a[0]", t.a, &args.a},
              {"a[1]", t.sfa, &args.sfa},
              {"b[0]", t.b, &args.b},
@@ -38,25 +42,30 @@ constexpr Operation kContiguousOp{kContiguous, "grouped_layout", TorchOp::kMGrou
 constexpr Operation kMaskedOp{kMasked, "masked_m", TorchOp::kMGroupedMasked};
 constexpr Operation kOffsetsOp{kOffsets, "offsets", TorchOp::kMGroupedOffsets};
 
-// Runs a validated call. The GIL is kept for a warm launch and given back for everything that takes longer.
+// The GIL, where the caller holds it, is kept for a warm launch and given back for everything that takes
+// longer.
+void compute(const Operation& op, MGroupedArgs& args) {
+    args.alignment = runtime::get_mk_alignment();
+    const MGroupedCall call = validate_m_grouped(args, op.name);
+    if (call.rows == 0 || call.n == 0) return;
+    if (call.device.type == Device::Type::kCuda) {
+        void* stream = nullptr;
+        if (!current_stream(call.device, &stream)) throw py::error_already_set();
+        const bool check = runtime::get_check();
+        if (!check && runtime::m_grouped_gemm_if_warm(call, stream)) [[likely]]
+            return;
+        const WithoutGil released;
+        if (check) runtime::check_index(call, stream, op.name);
+        runtime::m_grouped_gemm(call, stream);
+    } else {
+        const WithoutGil released;
+        cpu::m_grouped_gemm(call);
+    }
+}
+
 PyObject* run_grouped(const Operation& op, MGroupedArgs& args) {
     try {
-        args.alignment = runtime::get_mk_alignment();
-        const MGroupedCall call = validate_m_grouped(args, op.name);
-        if (call.rows == 0 || call.n == 0) Py_RETURN_NONE;
-        if (call.device.type == Device::Type::kCuda) {
-            void* stream = nullptr;
-            if (!current_stream(call.device, &stream)) return nullptr;
-            const bool check = runtime::get_check();
-            if (!check && runtime::m_grouped_gemm_if_warm(call, stream)) [[likely]]
-                Py_RETURN_NONE;
-            const py::gil_scoped_release release;
-            if (check) runtime::check_index(call, stream, op.name);
-            runtime::m_grouped_gemm(call, stream);
-        } else {
-            const py::gil_scoped_release release;
-            cpu::m_grouped_gemm(call);
-        }
+        compute(op, args);
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error_from_current_exception();
@@ -84,7 +93,7 @@ PyObject* call_torch_op(const Operation& op, const GroupedTensors& t, const MGro
 PyObject* run_or_dispatch(const Operation& op, const GroupedTensors& t, MGroupedArgs& args) {
     if (!ensure_attached()) [[unlikely]]
         return nullptr;
-    const GroupedOperands operands = named(t, args, op.groups);
+    const auto operands = named(t, args, op.groups);
     switch (read_operands(op.name, operands, t.d)) {
         case Hurdle::kNone: return written(run_grouped(op, args), t.d);
         case Hurdle::kDispatcher: return call_torch_op(op, t, args);
@@ -220,9 +229,38 @@ PyObject* offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
 
 // ---- behind the torch ops -----------------------------------------------------------------------
 
+void run_kernel(const Operation& op, const TensorArguments<6>& t, MGroupedArgs& args) {
+    const auto operands = named<NativeTensor>({t[0], t[1], t[2], t[3], t[4], t[5]}, args, op.groups);
+    run_native(op.name, operands, t[4], [&] { compute(op, args); });
+}
+
+void contiguous_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
+    MGroupedArgs args;
+    args.form = torch_abi::flag(stack[6]) ? GroupForm::kEnds : GroupForm::kIds;
+    args.zero_padding = torch_abi::flag(stack[7]);
+    args.expected_m = torch_abi::integer(stack[8]);
+    args.b_is_constant = torch_abi::flag(stack[9]);
+    run_kernel(kContiguousOp, TensorArguments<6>(stack), args);
+}
+
+void masked_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
+    MGroupedArgs args;
+    args.form = GroupForm::kCounts;
+    args.expected_m = torch_abi::integer(stack[6]);
+    args.b_is_constant = torch_abi::flag(stack[7]);
+    run_kernel(kMaskedOp, TensorArguments<6>(stack), args);
+}
+
+void offsets_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
+    MGroupedArgs args;
+    args.form = GroupForm::kOffsets;
+    args.b_is_constant = torch_abi::flag(stack[6]);
+    run_kernel(kOffsetsOp, TensorArguments<6>(stack), args);
+}
+
 PyObject* run_for_op(const Operation& op, const GroupedTensors& t, MGroupedArgs& args) {
     if (!ensure_attached() || !refuse_grad(t.d, op.name, "d")) return nullptr;
-    const GroupedOperands operands = named(t, args, op.groups);
+    const auto operands = named(t, args, op.groups);
     return read_for_op(op.name, operands) ? written(run_grouped(op, args), t.d) : nullptr;
 }
 
@@ -364,6 +402,9 @@ PyMethodDef g_internal[] = {
 void bind_grouped_ops(py::module_& m) {
     for (PyMethodDef& method : g_public) add_public(m, method);
     for (PyMethodDef& method : g_internal) add_internal(m, method);
+    add_native_operator(kContiguous, &contiguous_kernel);
+    add_native_operator(kMasked, &masked_kernel);
+    add_native_operator(kOffsets, &offsets_kernel);
 }
 
 }  // namespace dgj::bindings

@@ -15,5 +15,6 @@ PYBIND11_MODULE(_core, m) {
     bind_torch(m);
     bind_gemm_ops(m);
     bind_grouped_ops(m);
+    bind_native_ops(m);
     bind_cast_ops(m);
 }

@@ -5,12 +5,6 @@
 namespace dgj::bindings {
 namespace {
 
-PyObject* too_many_dims(const char* function, const char* name, const TensorView& view) {
-    return PyErr_Format(PyExc_ValueError,
-                        "%s: %s has %d dimensions; at most %d are possible. Reshape it with .view()",
-                        function, name, view.ndim, TensorView::kMaxDims);
-}
-
 bool attach() {
     PyObject* module = PyImport_ImportModule("deep_gemm_jit.ops");
     PyObject* done = module == nullptr ? nullptr : PyObject_CallMethod(module, "register", nullptr);
@@ -57,6 +51,8 @@ void add_method(py::module_& m, PyMethodDef& method, const char* module_name) {
 
 PyMethodDef g_attach = {"attach_torch", &attach_torch, METH_O,
                         "attach_torch(parts)\n--\n\nCalled once by deep_gemm_jit.ops."};
+PyMethodDef g_finish = {"finish_attaching", &finish_attaching, METH_NOARGS,
+                        "finish_attaching()\n--\n\nCalled once by deep_gemm_jit.ops, at the end."};
 PyMethodDef g_native = {
     "native_torch", &native_torch, METH_NOARGS,
     "native_torch()\n--\n\nWhat a direct call asks torch's C++ functions, without Python."};
@@ -128,7 +124,7 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
         if (to_dispatcher) continue;
         const ReadResult read = read_tensor(t.object, *t.view);
         if (read == ReadResult::kTooMany) [[unlikely]] {
-            too_many_dims(function, t.name, *t.view);
+            set_python_error(too_many_dims(function, t.name, *t.view));
             return Hurdle::kError;
         }
         if (read == ReadResult::kFailed) PyErr_Clear();
@@ -144,7 +140,7 @@ bool read_for_op(const char* function, std::span<const NamedTensor> tensors) {
     for (const NamedTensor& t : tensors) {
         if (t.object == nullptr) continue;
         const ReadResult read = read_tensor(t.object, *t.view);
-        if (read == ReadResult::kTooMany) too_many_dims(function, t.name, *t.view);
+        if (read == ReadResult::kTooMany) set_python_error(too_many_dims(function, t.name, *t.view));
         // Without data: validation names the tensor that has no memory.
         if (read != ReadResult::kOk && read != ReadResult::kNoData) return false;
     }
@@ -154,11 +150,22 @@ bool read_for_op(const char* function, std::span<const NamedTensor> tensors) {
 bool refuse_grad(PyObject* output, const char* function, const char* name) {
     if (!wants_grad(output)) [[likely]]
         return true;
-    PyErr_Format(PyExc_RuntimeError,
-                 "%s: %s requires grad, but the operation is forward only and writes it in place. Pass "
-                 "a tensor that does not require grad, or call under torch.no_grad()",
-                 function, name);
+    set_python_error(grad_refused(function, name));
     return false;
+}
+
+Error too_many_dims(const char* function, const char* name, const TensorView& view) {
+    return {ErrorKind::kValue,
+            fmt::format("{}: {} has {} dimensions; at most {} are possible. Reshape it with .view()",
+                        function, name, view.ndim, TensorView::kMaxDims)};
+}
+
+Error grad_refused(const char* function, const char* name) {
+    return {
+        ErrorKind::kRuntime,
+        fmt::format("{}: {} requires grad, but the operation is forward only and writes it in place. Pass "
+                    "a tensor that does not require grad, or call under torch.no_grad()",
+                    function, name)};
 }
 
 void add_public(py::module_& m, PyMethodDef& method) { add_method(m, method, "deep_gemm_jit"); }
@@ -166,6 +173,7 @@ void add_internal(py::module_& m, PyMethodDef& method) { add_method(m, method, "
 
 void bind_torch(py::module_& m) {
     add_internal(m, g_attach);
+    add_internal(m, g_finish);
     add_internal(m, g_native);
     m.def("torch_attached", &torch_attached);
 }

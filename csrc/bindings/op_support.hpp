@@ -2,7 +2,8 @@
 // raw C API: what pybind11 adds to a call would be half of what a launch may cost.
 //
 // Each operation has a public function, which runs at once where the dispatcher has nothing to do and calls
-// the torch op otherwise, and a function run_..., which stands behind the torch op, for CPU and CUDA.
+// the torch op otherwise. Behind the torch op, for CPU and CUDA, stands a kernel that torch calls natively
+// (native_ops.hpp), or a function run_... that it calls through Python.
 #pragma once
 
 #include <Python.h>
@@ -19,11 +20,13 @@ namespace dgj::bindings {
 inline bool given(PyObject* value) { return value != nullptr && value != Py_None; }
 inline PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
 
-struct NamedTensor {
+template <class Tensor>
+struct Named {
     const char* name;
-    PyObject* object;  // nullptr: absent
+    Tensor object;  // nullptr: absent
     TensorView* view;
 };
+using NamedTensor = Named<PyObject*>;
 
 // The two items of an operand. It owns them: a list can lose its items while Python code runs, in this thread
 // (__index__ of an argument, __torch_function__) or in another one. What is an argument itself needs no
@@ -59,12 +62,28 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
 // Behind the torch op, where no hurdle is left.
 bool read_for_op(const char* function, std::span<const NamedTensor> tensors);
 bool refuse_grad(PyObject* output, const char* function, const char* name);
+Error too_many_dims(const char* function, const char* name, const TensorView& view);
+Error grad_refused(const char* function, const char* name);
 // The result of a call that writes `output`; nullptr: it failed.
 inline PyObject* written(PyObject* result, PyObject* output) {
     if (result != nullptr) [[likely]]
         mark_written(output);
     return result;
 }
+
+// For work that takes long; the caller may hold the GIL or not.
+class WithoutGil {
+public:
+    WithoutGil() : held_(PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+    ~WithoutGil() {
+        if (held_ != nullptr) PyEval_RestoreThread(held_);
+    }
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+
+private:
+    PyThreadState* held_;
+};
 
 // ---- method tables ------------------------------------------------------------------------------
 

@@ -248,10 +248,7 @@ bool describe_natively(PyObject* tensor, dlpack::Tensor& t) {
     }
 }
 
-ReadResult read_through_table(PyObject* tensor, TensorView& view) {
-    dlpack::Tensor t;
-    if (!describe_natively(tensor, t) && g_api->tensor_from_object(tensor, &t) != 0)
-        return ReadResult::kFailed;
+ReadResult view_of(const dlpack::Tensor& t, TensorView& view) {
     view.ndim = t.ndim;
     view.dtype = dtype_of(t.dtype);
     view.device = device_of(t.device);
@@ -265,6 +262,13 @@ ReadResult read_through_table(PyObject* tensor, TensorView& view) {
         row_major *= t.shape[i];
     }
     return finish(view);
+}
+
+ReadResult read_through_table(PyObject* tensor, TensorView& view) {
+    dlpack::Tensor t;
+    if (!describe_natively(tensor, t) && g_api->tensor_from_object(tensor, &t) != 0)
+        return ReadResult::kFailed;
+    return view_of(t, view);
 }
 
 // describe() returns (data_ptr, dtype code, device type, device index, ndim, *shape, *strides); the codes are
@@ -333,7 +337,11 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
     g_api = find_api(found.exchange_capsule);
     g_can_skip_dispatcher = complete && g_api != nullptr;
     if (g_can_skip_dispatcher && !attach_native(parts)) return nullptr;
-    g_attached = true;
+    Py_RETURN_NONE;
+}
+
+PyObject* finish_attaching(PyObject* /*module*/, PyObject* /*unused*/) {
+    g_attached = g_torch.tensor_type != nullptr;
     Py_RETURN_NONE;
 }
 
@@ -363,11 +371,8 @@ bool wants_grad(PyObject* tensor) {
 }
 
 void mark_written(PyObject* tensor) {
-    if (g_native.version_counter != nullptr && g_native.bump_version != nullptr) [[likely]] {
-        const NativeTensor t = g_native.tensor(tensor);
-        if (*g_native.version_counter(t) != nullptr) g_native.bump_version(t);  // then it cannot throw
-        return;
-    }
+    if (g_native.version_counter != nullptr && g_native.bump_version != nullptr) [[likely]]
+        return mark_written(g_native.tensor(tensor));
     PyObject* result = PyObject_CallOneArg(g_torch.increment_version, tensor);
     if (result == nullptr) PyErr_Clear();
     Py_XDECREF(result);
@@ -375,6 +380,24 @@ void mark_written(PyObject* tensor) {
 
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {
     return g_api != nullptr ? read_through_table(tensor, view) : read_through_python(tensor, view);
+}
+
+bool reads_natively() {
+    return g_api != nullptr && g_native.describes() && g_native.requires_grad != nullptr &&
+           g_native.grad_enabled != nullptr && g_native.version_counter != nullptr &&
+           g_native.bump_version != nullptr;
+}
+
+bool wants_grad(NativeTensor tensor) { return g_native.requires_grad(*tensor) && g_native.grad_enabled(); }
+
+void mark_written(NativeTensor tensor) {
+    if (*g_native.version_counter(tensor) != nullptr) g_native.bump_version(tensor);  // then it cannot throw
+}
+
+ReadResult read_tensor(NativeTensor tensor, TensorView& view) {
+    dlpack::Tensor t;
+    g_native.describe_tensor(tensor, &t);
+    return view_of(t, view);
 }
 
 bool current_stream(const Device& device, void** stream) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "bindings/native_torch.hpp"
 #include "problem/types.hpp"
 
 namespace dgj::bindings {
@@ -23,8 +24,10 @@ enum class TensorKind : std::uint8_t {
 TensorKind kind_of(PyObject* object);
 
 bool torch_attached();
-PyObject* attach_torch(PyObject* module, PyObject* parts);  // METH_O; see the table in torch_bridge.cpp for
-                                                            // `parts`
+// METH_O; see the table in torch_bridge.cpp for `parts`. Everything below may be asked after it.
+PyObject* attach_torch(PyObject* module, PyObject* parts);
+// METH_NOARGS. Calls may run from now on: the torch ops have their implementations.
+PyObject* finish_attaching(PyObject* module, PyObject* unused);
 // METH_NOARGS: the names of what torch's own libraries are asked, see native_torch.hpp.
 PyObject* native_torch(PyObject* module, PyObject* unused);
 
@@ -51,7 +54,15 @@ enum class ReadResult {
 };
 ReadResult read_tensor(PyObject* tensor, TensorView& view);
 
-// The current stream of torch on that device. False with a Python error set.
+// The same for a tensor that torch's C++ code hands over, without the GIL; only where reads_natively().
+// read_tensor throws what torch throws where it could not describe the tensor.
+bool reads_natively();
+bool wants_grad(NativeTensor tensor);
+void mark_written(NativeTensor tensor);
+ReadResult read_tensor(NativeTensor tensor, TensorView& view);
+
+// The current stream of torch on that device. False with a Python error set, never for the device of a
+// tensor: the GIL is not needed then.
 bool current_stream(const Device& device, void** stream);
 
 // torch.ops.deep_gemm_jit.<name>: what serves a call that needs the dispatcher.

@@ -345,11 +345,23 @@ def test_a_lazily_negated_scale_counts_negated():
     assert torch.equal(direct((a[0], torch._neg_view(a[1])), (b, sfb)), expected)
     assert torch.equal(direct(a, (b, torch.nn.Parameter(negated, requires_grad=False))), expected)
     assert torch.equal(direct(a, (b, WeightParameter(negated))), expected)
-    # torch's own fallback cannot write such a view while operands are absent; nor may we.
-    memory = torch.full((M, N), float("nan"))
-    with pytest.raises(RuntimeError):
-        dg.fp8_gemm_nt(a, (b, sfb), torch._neg_view(memory))
-    assert memory.isnan().all()
+
+
+def test_a_lazily_negated_output_is_written_negated():
+    # torch's own fallback would take it back from an output of the operator, which has none.
+    a, (b, sfb) = operands()
+    expected = -direct(a, (b, sfb)).float()
+    for write in (dg.fp8_gemm_nt, lambda a, b, d: OP(*a, *b, d)):
+        memory = torch.full((M, 2 * N), float("nan"))
+        d, version = torch._neg_view(memory[:, :N]), memory._version
+        write(a, (b, sfb), d)
+        assert torch.equal(memory[:, :N].bfloat16(), expected.bfloat16())
+        assert memory[:, N:].isnan().all() and memory._version == version + 1
+    d = torch._neg_view(torch.ones(M, N))  # all -1
+    dg.fp8_gemm_nt(a, (b, torch._neg_view(sfb)), d, c=d)
+    torch.testing.assert_close(d.float(), expected - 1, rtol=0.01, atol=0.01)
+    with pytest.raises(ValueError, match="d has shape"):
+        OP(*a, b, sfb, torch._neg_view(torch.zeros(M - 1, N)))
 
 
 def frozen(t):

@@ -27,6 +27,8 @@ import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 assert not set(_core.native_torch()) & set(sys.argv[3:]), _core.native_torch()
 assert len(_core.native_torch()) + len(sys.argv[3:]) >= 7
+assert _core.native_operators() == (not sys.argv[3:])
+ops = torch.ops.deep_gemm_jit
 
 def fp8(*shape): return torch.zeros(*shape, dtype=torch.uint8).view(torch.float8_e4m3fn)
 
@@ -60,6 +62,11 @@ for step in range(4):  # new addresses at each step; the second call of a step f
         check(fake.last, {}, [sfa, sfb, d, c, bias])
         dg.fp8_gemm_nt((a, sfa), weights, d)
         check(fake.last, {}, [sfa, sfb, d, None, None])
+        ops.fp8_gemm_nt(a, sfa, b, sfb, d, c, bias, 0.5)
+        check(fake.last, {}, [sfa, sfb, d, c, bias])
+        ops.fp8_gemm_nt(a, sfa, b, sfb, d, bias=bias)
+        check(fake.last, {}, [sfa, sfb, d, None, bias])
+        assert fake.launches == before + 4
 encodes = fake.encodes
 for _ in range(3): dg.fp8_gemm_nt((a, sfa), weights, d)
 assert fake.encodes == encodes
@@ -81,6 +88,12 @@ for form, size in (("ids", rows), ("psum", groups), ("offsets", groups + 1), ("m
             elif form == "offsets": dg.m_grouped_fp8_gemm_nt_offsets(lhs, rhs, d, index)
             else: dg.m_grouped_fp8_gemm_nt_contiguous(lhs, rhs, d, index, use_psum_layout=form == "psum")
             assert fake.launches == before + 1
+            check(fake.last, {0: a, 1: b, 2: a}, [sfa, sfb, d, index])
+            arguments = a, sfa, b, sfb, d, index
+            if form == "masked": ops.m_grouped_fp8_gemm_nt_masked(*arguments, 4)
+            elif form == "offsets": ops.m_grouped_fp8_gemm_nt_offsets(*arguments)
+            else: ops.m_grouped_fp8_gemm_nt_contiguous(*arguments, form == "psum")
+            assert fake.launches == before + 2
             check(fake.last, {0: a, 1: b, 2: a}, [sfa, sfb, d, index])
 assert fake.wrong_context == 0 and fake.unaligned_maps == 0
 """
