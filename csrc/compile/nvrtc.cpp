@@ -244,8 +244,11 @@ CompileResult nvrtc_compile(const KernelSource& source, const std::string& faile
     }
     const Library& lib = library();
     // NVRTC's own cache (12.9 and later; older ones reject the option) would store every kernel a second
-    // time. The option does not reach the code, so it stays out of nvrtc_options() and of the key.
+    // time. This option and the next do not reach the code, so they stay out of nvrtc_options() and the key.
     if (who.major > 12 || who.minor >= 9) options.push_back("--no-cache");
+    // Without declarations of textures and of the runtime's functions (12.4 and later): the same code,
+    // sooner.
+    if (who.major > 12 || who.minor >= 4) options.push_back("--minimal");
     const std::string save_folder = env::get(env::kSaveSource).value_or("");
     if (!save_folder.empty() && save_source(save_folder, source).empty())
         log(LogLevel::kWarning, not_writable(save_folder) + ": the source of a kernel is not saved there");

@@ -25,6 +25,7 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
     l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
     const std::uint32_t ring = 2 * kScaleChunk * scales, barriers = plan.stages * 16 + 32;
     const std::uint32_t fixed = align(ring, 8) + barriers;
+    l.store_boxes = 1;  // FP32 sums on their way to rows of D need no more
     if (plan.problem.d_dtype != DType::kF32) {
         // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
         const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);

@@ -49,6 +49,9 @@ DGJ_DEVICE Word4 load_shared_word4(u32 address) {
 DGJ_DEVICE void store_shared(u32 address, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
+DGJ_DEVICE void store_shared2(u32 address, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
 DGJ_DEVICE void store_shared_u32(u32 address, u32 v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
@@ -61,11 +64,6 @@ DGJ_DEVICE void store_shared_word4(u32 address, Word4 v) {
 DGJ_DEVICE float load_global(const float* p) {
     float v;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
-    return v;
-}
-DGJ_DEVICE Float2 load_global2(const float* p) {
-    Float2 v;
-    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
     return v;
 }
 DGJ_DEVICE u16 load_global_u16(const void* p) {

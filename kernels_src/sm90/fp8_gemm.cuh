@@ -6,7 +6,8 @@
 //   warp 1                     sfa, sfb    --copies-->  ring of 2:       | sfa | sfb |   (kScaleChunk x 128)
 //                                                                   |
 //   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
-//   and each by itself, as soon as it is done:                  acc -> finish -> shared (swizzled) --TMA--> D
+//   and each by itself, as soon as it is done:                  acc -> shared (swizzled) --TMA--> D
+//       with alpha, bias or c, or in FP32:                      acc -> shared (FP32) -> finish -> rows of D
 //
 // Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups
 // that do not wait for one another drift apart by up to a ring of stages, so that one promotes or writes its
@@ -16,8 +17,8 @@
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups,
 // kWaves, kStages, kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters,
 // kProducerRegisters, kStoreBoxes, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is
-// zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most 256;
-// FP32 output is stored from registers.
+// zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most 256,
+// kTileCols a multiple of 32.
 #pragma once
 
 #include "parts/gemm_args.cuh"
@@ -138,55 +139,70 @@ struct MultiplyShape {  // parts/multiply.cuh
     static constexpr bool kStartsAtZero = kKBlocks % kStages == 0 && kRanges == 1;
 };
 
-// A column of the tile's that D has, for elements outside it, whose results nobody writes. Always a load and
-// never a branch: an unrolled loop of branches takes the compiler three times as long.
-DGJ_DEVICE u32 column_in_d(u32 column) { return kN % kTileCols == 0 || column < kN ? column : kN - 2; }
-
-template <class Load>
-DGJ_DEVICE void add_bias(u32 first_col, float (&acc)[kWaves][kTileCols / 2], Load load) {
+// The last step for a call with alpha, bias or c, or with an FP32 output: a warp's sums go through its own 2
+// KB of shared memory, 16 rows x 32 columns of them at a time, to rows of D. Only storing the sums is spelled
+// out for every register: an unrolled last step would take the compiler longer than the rest of the kernel.
+DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u32 tile_col,
+                            const float (&acc)[kWaves][kTileCols / 2]) {
+    static_assert(kTileCols % 32 == 0, "chunks are whole");
+    constexpr u32 kValues = Out::kValues, kLanes = 32 / kValues;  // of a row: 4 or 8
+    constexpr u32 kRows = 32 / kLanes, kSteps = 16 / kRows;       // rows at a time
+    constexpr u32 kColChunks = kTileCols / 32, kChunks = kWaves * kColChunks;
+    const u32 lane = ptx::lane_index(), place = lane % kLanes;
+    // A row's eight places of 16 bytes are permuted: neither writes nor reads have bank conflicts.
+    const auto skew = [](u32 row) { return row % 4 * 2 + row % 2; };
+    u32 to[4];
     DGJ_UNROLL
-    for (u32 i = 0; i < kTileCols / 2; i += 4) {
-        const u32 column = column_in_d(first_col + 2 * i);
-        const float even = load(column), odd = load(column + 1);
+    for (u32 i = 0; i < 4; i++)
+        to[i] = staging + lane / 4 * 128 + ((2 * i + lane % 4 / 2) ^ skew(lane / 4)) * 16 + lane % 2 * 8;
+    const auto row_of = [&](u32 chunk) { return first_row + chunk / kColChunks * 64 + lane / kLanes; };
+    const auto column_of = [&](u32 chunk) { return tile_col + chunk % kColChunks * 32 + place * kValues; };
+    // c of the next chunk is on its way while this one is finished.
+    Word4 c[kSteps] = {}, next[kSteps] = {};
+    const auto load_c = [&](u32 chunk) {
+        if (args.c == nullptr || column_of(chunk) >= kN) return;
         DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) {
-            acc[w][i] = ptx::add(acc[w][i], even);
-            acc[w][i + 1] = ptx::add(acc[w][i + 1], odd);
-            acc[w][i + 2] = ptx::add(acc[w][i + 2], even);
-            acc[w][i + 3] = ptx::add(acc[w][i + 3], odd);
+        for (u32 s = 0; s < kSteps; s++) {
+            const u32 row = row_of(chunk) + s * kRows;
+            next[s] = Out::load_row(args.c,
+                                    (i64)(row < args.m ? row : args.m - 1) * args.ldc + column_of(chunk));
         }
-    }
-}
-
-// The last step for every element of the tile, in place, in the order of finish(), with a column's bias
-// loaded once and c in pairs.
-DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 first_row, u32 tile_col,
-                            float (&acc)[kWaves][kTileCols / 2]) {
-    const u32 first_col = tile_col + ptx::lane_index() % 4 * 2;
-    DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) {
+    };
+    load_c(0);
+    DGJ_NO_UNROLL
+    for (u32 chunk = 0; chunk < kChunks; chunk++) {
+        ptx::sync_warp();  // the chunk before has been read
         DGJ_UNROLL
-        for (u32 i = 0; i < kTileCols / 2; i++) acc[w][i] = ptx::mul(acc[w][i], args.alpha);
-    }
-    if (args.bias != nullptr) {
-        // A branch on the dtype of bias inside the loop would be one for every column.
-        if (args.bias_is_f32)
-            add_bias(first_col, acc, [&](u32 n) { return ptx::load_global((const float*)args.bias + n); });
-        else add_bias(first_col, acc, [&](u32 n) { return Out::load(args.bias, n); });
-    }
-    if (args.c == nullptr) return;
-    DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) {
-        DGJ_UNROLL
-        for (u32 half = 0; half < 2; half++) {
-            const u32 row = first_row + w * 64 + 8 * half;
-            const i64 at = (i64)(row < args.m ? row : args.m - 1) * args.ldc;
+        for (u32 i = 0; i < kChunks; i++) {
+            if (i != chunk) continue;
             DGJ_UNROLL
-            for (u32 i = 2 * half; i < kTileCols / 2; i += 4) {
-                const Float2 c = Out::load2(args.c, at + column_in_d(first_col + i / 4 * 8));
-                acc[w][i] = ptx::add(acc[w][i], c.x);
-                acc[w][i + 1] = ptx::add(acc[w][i + 1], c.y);
+            for (u32 j = 0; j < 4; j++) {
+                const float* v = acc[i / kColChunks] + i % kColChunks * 16 + 4 * j;
+                ptx::store_shared2(to[j], v[0], v[1]);
+                ptx::store_shared2(to[j] + 8 * 128, v[2], v[3]);
             }
+        }
+        DGJ_UNROLL
+        for (u32 s = 0; s < kSteps; s++) c[s] = next[s];
+        if (chunk + 1 < kChunks) load_c(chunk + 1);
+        ptx::sync_warp();
+        float v[kSteps][kValues];
+        DGJ_UNROLL
+        for (u32 s = 0; s < kSteps; s++) {
+            const u32 row = lane / kLanes + s * kRows;
+            DGJ_UNROLL
+            for (u32 i = 0; i < kValues; i += 4) {
+                const Float4 four = ptx::load_shared4(staging + row * 128 +
+                                                      ((place * kValues / 4 + i / 4) ^ skew(row)) * 16);
+                v[s][i] = four.x, v[s][i + 1] = four.y, v[s][i + 2] = four.z, v[s][i + 3] = four.w;
+            }
+        }
+        if (column_of(chunk) >= kN) continue;
+        finish<kOutput>(args, column_of(chunk), c, v);
+        DGJ_UNROLL
+        for (u32 s = 0; s < kSteps; s++) {
+            const u32 row = row_of(chunk) + s * kRows;
+            if (row < args.m) Out::store(args.d, (i64)row * args.ldd + column_of(chunk), v[s]);
         }
     }
 }
@@ -220,25 +236,6 @@ DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const G
     }
 }
 
-// FP32 output: four lanes of a quad write 32 contiguous bytes, a whole sector.
-DGJ_DEVICE void store_from_registers(const GemmArgs& args, u32 first_row, u32 tile_col,
-                                     float (&acc)[kWaves][kTileCols / 2]) {
-    DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) {
-        DGJ_UNROLL
-        for (u32 half = 0; half < 2; half++) {
-            const u32 row = first_row + w * 64 + 8 * half;
-            if (row >= args.m) continue;
-            float* d = (float*)args.d + (i64)row * args.ldd;
-            DGJ_UNROLL
-            for (u32 i = 0; i < kTileCols / 2; i += 4) {
-                const u32 n = tile_col + 2 * i + ptx::lane_index() % 4 * 2;
-                if (n < kN) ptx::store_global2(d + n, acc[w][i + 2 * half], acc[w][i + 2 * half + 1]);
-            }
-        }
-    }
-}
-
 DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group) {
     const u32 thread = ptx::thread_index() % 128;
     const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
@@ -266,9 +263,13 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
         multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
-        finish_tile(args, row + row_in_tile, col, acc);
-        if constexpr (kOutput == Output::kF32) store_from_registers(args, row + row_in_tile, col, acc);
-        else store_by_tma(smem, map_d, args, group, row, col, acc);
+        // Found out here and not before the loop over K, where it would be found out again for each chunk.
+        const u64 extras = ptx::recompute_from((u64)args.bias | (u64)args.c);
+        if (kOutput != Output::kF32 && extras == 0 && args.alpha == 1)
+            store_by_tma(smem, map_d, args, group, row, col, acc);
+        else
+            finish_tile(args, smem.d + group * kStoreBoxes * 8192 + thread / 32 * 2048,
+                        row + group * kGroupRows + thread / 32 * 16, col, acc);
     }
     if (kOutput != Output::kF32 && thread == 0) ptx::wait_stores_done();
 }

@@ -214,54 +214,35 @@ DGJ_DEVICE void stage(u32 staging, const float (&acc)[kWaves][kTileCols / 2]) {
     }
 }
 
-// Eight neighbours of one row of D, from values in registers.
-DGJ_DEVICE void store_eight(const GemmArgs& args, float (&v)[8], u32 row, u32 column) {
-    if (args.bias == nullptr && args.c == nullptr) {
-        DGJ_UNROLL
-        for (u32 i = 0; i < 8; i++) v[i] = ptx::mul(v[i], args.alpha);
-    } else {
-        DGJ_UNROLL
-        for (u32 i = 0; i < 8; i++) v[i] = finish<kOutput>(args, v[i], row, column + i);
-    }
-    const i64 at = (i64)row * args.ldd + column;
-    if constexpr (kOutput == Output::kF32) {
-        float* d = (float*)args.d + at;
-        ptx::store_global_word4(d, {ptx::to_bits(v[0]), ptx::to_bits(v[1]), ptx::to_bits(v[2]),
-                                    ptx::to_bits(v[3])});
-        ptx::store_global_word4(d + 4, {ptx::to_bits(v[4]), ptx::to_bits(v[5]), ptx::to_bits(v[6]),
-                                        ptx::to_bits(v[7])});
-    } else {
-        ptx::store_global_word4((u16*)args.d + at, {Out::pack(v[0], v[1]), Out::pack(v[2], v[3]),
-                                                    Out::pack(v[4], v[5]), Out::pack(v[6], v[7])});
-    }
-}
-
-DGJ_DEVICE void add_eight(float (&v)[8], u32 address) {
-    const Float4 low = ptx::load_shared4(address), high = ptx::load_shared4(address + 16);
-    const float w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    DGJ_UNROLL
-    for (u32 i = 0; i < 8; i++) v[i] = ptx::add(v[i], w[i]);
-}
-
 // Staged sums to D. Token t of the tile stands at part(rank) + (t - first_token) * kPitch * 4 of every part.
 // The first part is loaded, not added to zero: -0 stays -0.
 template <class Part>
 DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 token, u32 first_token,
                            u32 tokens, Part part) {
-    constexpr u32 kThreadsPerToken = kGroupRows / 8;
-    const u32 thread = ptx::thread_index() % 128, place = thread % kThreadsPerToken * 8;
+    using Out = OutputType<kOutput>;
+    constexpr u32 kValues = Out::kValues, kThreadsPerToken = kGroupRows / kValues;
+    const u32 thread = ptx::thread_index() % 128, place = thread % kThreadsPerToken * kValues;
     const u32 column = weight_row + group * kGroupRows + place;
     if (column >= kN) return;
     DGJ_NO_UNROLL
     for (u32 t = thread / kThreadsPerToken; t < tokens; t += 128 / kThreadsPerToken) {
         const u32 row = token + first_token + t, offset = (t * kPitch + place) * 4;
         if (first_token + t >= kTileCols || row >= args.m) break;
-        const Float4 low = ptx::load_shared4(part(0) + offset),
-                     high = ptx::load_shared4(part(0) + offset + 16);
-        float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        Word4 c[1] = {};
+        if (args.c != nullptr) c[0] = Out::load_row(args.c, (i64)row * args.ldc + column);
+        float v[1][kValues];
         DGJ_UNROLL
-        for (u32 rank = 1; rank < kSplitK; rank++) add_eight(v, part(rank) + offset);
-        store_eight(args, v, row, column);
+        for (u32 rank = 0; rank < kSplitK; rank++) {
+            DGJ_UNROLL
+            for (u32 i = 0; i < kValues; i += 4) {
+                const Float4 four = ptx::load_shared4(part(rank) + offset + i * 4);
+                const float add[4] = {four.x, four.y, four.z, four.w};
+                DGJ_UNROLL
+                for (u32 j = 0; j < 4; j++) v[0][i + j] = rank == 0 ? add[j] : ptx::add(v[0][i + j], add[j]);
+            }
+        }
+        finish<kOutput>(args, column, c, v);
+        Out::store(args.d, (i64)row * args.ldd + column, v[0]);
     }
 }
 

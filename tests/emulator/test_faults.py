@@ -81,6 +81,8 @@ G_FULL = "ptx::barrier_wait(o.full + 8 * stage, phase);"
 G_WAIT = "ptx::wgmma_wait<0>(); if (w == S::kWaves - 1) release(stage);"
 G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
 G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
+G_STORED = "ptx::sync_warp(); float v[kSteps]"
+G_AGAIN = "ptx::sync_warp();  // the chunk before has been read\n        DGJ_UNROLL"
 G_EXIT = "ptx::sync_warp();\n        ptx::sync_cluster();"
 S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n    if (thread == 0) {"
 
@@ -504,15 +506,19 @@ FAULTS = [
         "if (warp % 4 != 3) ptx::raise_registers",
         "the same number of setmaxnreg",
     ),
+    Fault("row of D in 32 bits", "far", GEMM, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
     Fault(
-        "row of D in 32 bits",
+        "row of c in 32 bits",
         "far",
         GEMM,
-        "(float*)args.d + (i64)row * args.ldd",
-        "(float*)args.d + row * (u32)args.ldd",
+        "(i64)(row < args.m ? row : args.m - 1) * args.ldc",
+        "(row < args.m ? row : args.m - 1) * (u32)args.ldc",
         "",
     ),
-    Fault("row of c in 32 bits", "far", GEMM, "(i64)row * args.ldc", "row * (u32)args.ldc", ""),
+    Fault("c of the wrong chunk", "far", GEMM, "load_c(chunk + 1)", "load_c(chunk)", WRONG),
+    Fault("sums read before the warp has stored them", "far", GEMM, G_STORED, "float v[kSteps]", ""),
+    Fault("sums overwritten before the warp has read them", "far", GEMM, G_AGAIN, "DGJ_UNROLL", ""),
+    Fault("rows staged where others are read", "far", GEMM, "^ skew(lane / 4)", "^ skew(0)", WRONG),
     Fault(
         "row of the scales in 32 bits",
         "far",

@@ -28,6 +28,10 @@ DGJ_DEVICE Word4 load_shared_word4(u32 address, Where w = {}) { return load_shar
 DGJ_DEVICE void store_shared(u32 address, float v, Where w = {}) {
     emu::store_shared(address, &v, sizeof v, w);
 }
+DGJ_DEVICE void store_shared2(u32 address, float x, float y, Where w = {}) {
+    const Float2 v{x, y};
+    emu::store_shared(address, &v, sizeof v, w);
+}
 DGJ_DEVICE void store_shared_u32(u32 address, u32 v, Where w = {}) {
     emu::store_shared(address, &v, sizeof v, w);
 }
@@ -36,7 +40,6 @@ DGJ_DEVICE void store_shared_word4(u32 address, Word4 v, Where w = {}) {
 }
 
 DGJ_DEVICE float load_global(const float* p, Where w = {}) { return load_global_as<float>(p, w); }
-DGJ_DEVICE Float2 load_global2(const float* p, Where w = {}) { return load_global_as<Float2>(p, w); }
 DGJ_DEVICE u16 load_global_u16(const void* p, Where w = {}) { return load_global_as<u16>(p, w); }
 DGJ_DEVICE u32 load_global_u32(const void* p, Where w = {}) { return load_global_as<u32>(p, w); }
 DGJ_DEVICE Word4 load_global_word4(const void* p, Where w = {}) { return load_global_as<Word4>(p, w); }
