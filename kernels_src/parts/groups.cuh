@@ -1,6 +1,7 @@
-// Which rows of A belong to which group, and the tiles that follow: a table in shared memory, made by the
-// consumer threads of each block for itself, since the counts are on the device and may have been written by
-// the kernel before.
+// Which rows of A belong to which group, and the tiles that follow: a table in shared memory, made by each
+// block for itself, since the counts are on the device and may have been written by the kernel before. The
+// consumer threads make it, or for up to 32 groups one warp, without any barrier of the block, so that the
+// first copies start sooner.
 //
 //   ids      runs of units with one id     -> segments (first row, last live row + 1, group)
 //   ends     running maximum of rounded-up ends  -> one segment a group
@@ -251,6 +252,17 @@ struct RowTiles {
     DGJ_DEVICE u32 tiles() const { return full * kColTiles + wide * kWideTiles; }
 };
 
+// What a page comes to: its tiles, and the parts that tiles of the last round are cut into. Written by one
+// thread.
+DGJ_DEVICE void finish_table(const GroupTable& table, u32 page, u32 tiles) {
+    const u32 blocks = ptx::grid_size(), left = tiles % blocks;
+    const u32 parts = left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
+    ptx::store_shared_u32(table.page, page);
+    ptx::store_shared_u32(table.whole, tiles - left);
+    ptx::store_shared_u32(table.parts, parts);
+    ptx::store_shared_u32(table.items, tiles - left + left * parts);
+}
+
 // Called by kBuilders threads; the other warps see the table after a barrier of the block.
 DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u32 page) {
     const u32 thread = ptx::thread_index();
@@ -270,14 +282,44 @@ DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u3
     const u32 upto = scan(table, tiles[0] + tiles[1], Sum{});
     ptx::store_shared_u32(table.first_tile + 8 * thread, upto - tiles[1] - tiles[0]);
     ptx::store_shared_u32(table.first_tile + 8 * thread + 4, upto - tiles[1]);
-    if (thread == kBuilders - 1) {
-        const u32 blocks = ptx::grid_size(), left = upto % blocks;
-        const u32 parts = left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
-        ptx::store_shared_u32(table.page, page);
-        ptx::store_shared_u32(table.whole, upto - left);
-        ptx::store_shared_u32(table.parts, parts);
-        ptx::store_shared_u32(table.items, upto - left + left * parts);
+    if (thread == kBuilders - 1) finish_table(table, page, upto);
+}
+
+DGJ_DEVICE bool one_warp_builds(const GroupedArgs& args) {
+    return args.form != kFormIds && args.groups <= 32;
+}
+
+// One whole warp, a group a lane: what list_groups and build_table do. The warp sees the table afterwards.
+DGJ_DEVICE void build_small_table(const GroupTable& table, const GroupedArgs& args) {
+    const u32 lane = ptx::lane_index(), g = lane < args.groups ? lane : 0;
+    const bool offsets = args.form == kFormOffsets;
+    const u32 value = clamp_rows(ptx::load_global_i32(args.index + g), args.rows);
+    const u32 next = clamp_rows(ptx::load_global_i32(args.index + g + offsets), args.rows);
+    u32 start = 0, end = next;
+    if (args.form != kFormCounts) {
+        u32 upto = offsets ? value : round_up(value, args.alignment);
+        DGJ_UNROLL
+        for (u32 distance = 1; distance < 32; distance *= 2) {
+            const u32 below = ptx::shuffle_up(upto, distance);
+            if (lane >= distance && below > upto) upto = below;
+        }
+        const u32 before = ptx::shuffle_up(upto, 1);
+        start = offsets ? upto : lane == 0 ? 0 : before;
     }
+    if (lane >= args.groups || end < start) end = start;
+    const u32 tiles = RowTiles(end - start).tiles();
+    u32 upto = tiles;
+    DGJ_UNROLL
+    for (u32 distance = 1; distance < 32; distance *= 2) {
+        const u32 below = ptx::shuffle_up(upto, distance);
+        if (lane >= distance) upto += below;
+    }
+    ptx::store_shared_u32(table.row + 4 * lane, start);
+    ptx::store_shared_u32(table.end + 4 * lane, end);
+    ptx::store_shared_u32(table.group + 4 * lane, lane);
+    ptx::store_shared_u32(table.first_tile + 4 * lane, upto - tiles);
+    if (lane == 31) finish_table(table, 0, upto);
+    ptx::sync_warp();
 }
 
 // Pages there are; known once page 0 has been built.
@@ -353,8 +395,10 @@ struct TileSlot {
 // a warpgroup alone with 64 rows or columns is done in half the time of three.
 struct GroupWalk {
     const GroupTable& table;
+    const GroupedArgs& args;
     u32 item;  // the first `whole` are tiles, after them `parts` make one
-    DGJ_DEVICE explicit GroupWalk(const GroupTable& t) : table(t), item(ptx::block_index()) {}
+    DGJ_DEVICE GroupWalk(const GroupTable& t, const GroupedArgs& a)
+        : table(t), args(a), item(ptx::block_index()) {}
     // Read again each time: registers are scarcer than this is slow.
     DGJ_DEVICE u32 items() const { return ptx::load_shared_u32(table.items); }
     DGJ_DEVICE bool valid() const { return item < items(); }
@@ -366,6 +410,7 @@ struct GroupWalk {
         constexpr u32 kStep = kSegments / 32;
         const u32 lane = ptx::lane_index();
         const auto starts = [&](u32 s) { return ptx::load_shared_u32(table.first_tile + 4 * s) <= tile; };
+        if (one_warp_builds(args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
         const u32 group = ptx::count_ones(ptx::ballot(starts(lane * kStep))) - 1;
         return group * kStep + ptx::count_ones(ptx::ballot(lane < kStep && starts(group * kStep + lane))) - 1;
     }

@@ -55,6 +55,7 @@ constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block; the ban
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
+constexpr u32 kProducerBarrier = kBuilderBarrier + 1;
 
 struct Shared {  // addresses
     u32 ring, d, scales, full, empty, scales_full, scales_empty;
@@ -128,7 +129,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
 DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                               const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
                               bool last_page) {
-    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
+    for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         const u32 p = plane(args, t.group);
@@ -151,7 +152,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
-    for (GroupWalk walk(smem.table); walk.valid(); walk.next()) {
+    for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         tell(smem, ring, slot, t, LiveRows(args, t));
@@ -463,6 +464,10 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         for (u32 page = 0;;) {
             ptx::sync_block();  // barriers and table are there
             const u32 warp = ptx::warp_index() % 4;
+            if (one_warp_builds(args) && warp < 2) {
+                if (warp == 0) build_small_table(smem.table, args);
+                ptx::sync_threads(kProducerBarrier, 64);
+            }
             const u32 pages = page_count(smem.table, args);
             if (warp == 0) {
                 produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, page + 1 >= pages);
@@ -475,7 +480,8 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     } else {
         ptx::raise_registers<kConsumerRegisters>();
         for (u32 page = 0;;) {
-            if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
+            if (!one_warp_builds(args) && ptx::warp_index() < kBuilderWarps)
+                build_table(smem.table, args, page);
             ptx::sync_block();
             if (page == 0 && args.zero_padding && ptx::warp_index() < kBuilderWarps) zero_dead_rows(args);
             consume(smem, rings, slot, map_d, args);

@@ -35,6 +35,10 @@ KERNELS = [
     (OFFSETS, 1, "aligned", (300, 180), 264, 144, F16, 16),
     (COUNTS, 1, "rows", (250, 12), 264, 272, BF16, 19),
     (IDS, 64, "aligned", (193, 130), 328, 272, F32, 7),
+    # More groups than one warp makes the table for.
+    (OFFSETS, 1, "columns", (3, 0, 40, 1) * 9, 136, 144, BF16, 2),
+    (ENDS, 8, "rows", (0, 5, 33) * 11, 136, 144, F16, 3),
+    (COUNTS, 1, "aligned", (9, 0, 17) * 11, 136, 144, BF16, 2),
 ]
 
 
@@ -152,7 +156,7 @@ PROBLEMS = {
 }
 FAULTS = {
     "a warp's index is asked for by one lane alone": (
-        "mixed",
+        "pages",
         TABLE,
         "if (lane == 31) ptx::store_shared_u32(table.warp_sums + 4 * warp, upto);",
         "if (lane == 31) ptx::store_shared_u32(table.warp_sums + 4 * ptx::warp_index(), upto);",
@@ -194,9 +198,16 @@ FAULTS = {
         "fence",
     ),
     "the table is read before the builders are done": (
-        "mixed",
+        "pages",
         KERNEL,
         "            ptx::sync_block();  // barriers and table are there\n",
+        "",
+        "",
+    ),
+    "one warp's table is read before it is written": (
+        "mixed",
+        KERNEL,
+        "                ptx::sync_threads(kProducerBarrier, 64);\n",
         "",
         "",
     ),
