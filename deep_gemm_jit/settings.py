@@ -44,7 +44,7 @@ def set_num_sms(num_sms: int) -> None:
         _core.set_num_sms(num_sms)
     except TypeError:
         raise _not_whole("set_num_sms", "num_sms", num_sms) from None
-    _share("set_num_sms", num_sms)
+    _share("set_num_sms", operator.index(num_sms))
 
 
 def get_num_sms(device: int | None = None) -> int:
@@ -136,7 +136,7 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
         _core.set_mk_alignment(alignment)
     except TypeError:
         raise _not_whole("set_mk_alignment_for_contiguous_layout", "alignment", alignment) from None
-    _share("set_mk_alignment_for_contiguous_layout", alignment)
+    _share("set_mk_alignment_for_contiguous_layout", operator.index(alignment))
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pwd.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <array>
 #include <cerrno>
@@ -60,7 +61,7 @@ std::string from_list(Fs& fs, const std::string& part, std::string& problem) {
 }
 
 // The configured list, primary first; an empty primary means "no writable root". `problem`: why there is
-// none.
+// none, or one less than asked for.
 std::vector<std::string> configured(Fs& fs, std::string& problem) {
     std::vector<std::string> roots;
     if (const auto value = env::get(env::kCacheDir)) {
@@ -160,7 +161,10 @@ Roots open_roots(Fs& fs) {
     Roots roots;
     std::string problem;
     const std::vector<std::string> paths = configured(fs, problem);
-    if (!problem.empty()) roots.warnings.push_back(fmt::format("no disk cache: {}", problem));
+    const bool none = std::all_of(paths.begin(), paths.end(), [](const auto& path) { return path.empty(); });
+    if (!problem.empty())
+        roots.warnings.push_back(fmt::format("{}: {}", none ? "no disk cache" : "a cache folder is left out",
+                                             problem));
     for (std::size_t i = 0; i < paths.size(); ++i) {
         if (paths[i].empty()) continue;
         std::string reason;
