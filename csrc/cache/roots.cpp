@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <pwd.h>
 #include <unistd.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>

@@ -11,6 +11,7 @@
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
+//                              which tile is next, its live rows  -->  kTileSlots places
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D,
 //                                           whole pieces by TMA
 //
