@@ -58,22 +58,21 @@ DGJ_DEVICE void issue_products(float (&partial)[kCount], u64 a, u64 b) {
     ptx::wgmma_commit();
 }
 
-// One block. sfa: address of the scale of the thread's first row; sfb: of the first range.
+// One block. sfa: address of the scale of the thread's first row, eight_rows: to that of the row 8 below;
+// sfb: address of the first range's.
 template <class S, class Release>
-DGJ_DEVICE void multiply_block(const TileOperands& o, u32 stage, u32 phase, u32 sfa, u32 row_bytes, u32 sfb,
-                               float (&acc)[S::kWaves][S::kCols / 2],
+DGJ_DEVICE void multiply_block(const TileOperands& o, u64 a, u64 b, u32 stage, u32 phase, u32 sfa,
+                               u32 eight_rows, u32 sfb, float (&acc)[S::kWaves][S::kCols / 2],
                                float (&partial)[S::kPartials][S::kCols / 2], Release release) {
     static_assert(S::kPartials == 1 || S::kPartials == S::kWaves, "as said above");
     static_assert(S::kWaves <= 2, "what is waited for below");
     constexpr u32 kWaveRows = 64 * 128 / 16;  // in a descriptor
-    const u64 a = ptx::recompute_from(o.a) + stage * (S::kStageA / 16);
-    const u64 b = ptx::recompute_from(o.b) + stage * (S::kStageB / 16);
     // Before the wait, so that nothing of this stands between the products.
     float low[S::kWaves], high[S::kWaves], scale[S::kRanges];
     DGJ_UNROLL
     for (u32 w = 0; w < S::kWaves; w++) {
-        low[w] = ptx::load_shared(sfa + w * 64 * row_bytes);
-        high[w] = ptx::load_shared(sfa + (w * 64 + 8) * row_bytes);
+        low[w] = ptx::load_shared(sfa + w * 8 * eight_rows);
+        high[w] = ptx::load_shared(sfa + (w * 8 + 1) * eight_rows);
     }
     DGJ_UNROLL
     for (u32 r = 0; r < S::kRanges; r++) scale[r] = ptx::load_shared(sfb + 4 * r);
@@ -107,19 +106,16 @@ DGJ_DEVICE void multiply_block(const TileOperands& o, u32 stage, u32 phase, u32 
     }
 }
 
-// release(stage) gives a stage of the ring back; every warp calls it.
-template <class S, class Release>
+// release(stage) gives a stage of the ring back; every warp calls it. kUnroll: a round of the ring is spelled
+// out where tiles start at its stage 0, for a few instructions less a block and a third more compile time.
+template <class S, bool kUnroll = true, class Release>
 DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleReader& reader,
                               float (&acc)[S::kWaves][S::kCols / 2], Release release) {
+    constexpr bool kRound = S::kStartsAtZero && kStages == kScaleChunk && kKBlocks % kStages == 0;
     // For a few blocks, fetching more instructions costs more than issuing fewer saves.
-    constexpr bool kUnrolled = S::kStartsAtZero && kStages == kScaleChunk && kKBlocks % kStages == 0 &&
-                               kKBlocks > 8;
-    const u32 in_block = o.row * reader.row_bytes;
-    // Where a block's sfa is in a stage of scales: the same in every stage, since each starts with a multiple
-    // of four blocks and a skew repeats after four.
-    u32 at[kScaleChunk];
-    DGJ_UNROLL
-    for (u32 i = 0; i < kScaleChunk; i++) at[i] = reader.block(0, i, i);
+    constexpr bool kUnrolled = kUnroll && kRound && kKBlocks > 8;
+    static_assert(kScaleChunk % 4 == 0, "a skew repeats after four blocks");
+    const u32 in_block = o.row * (reader.eight_rows / 8);
     float partial[S::kPartials][S::kCols / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
@@ -129,20 +125,28 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
         if constexpr (kUnrolled) {
             DGJ_UNROLL
             for (u32 i = 0; i < kScaleChunk; i++)
-                multiply_block<S>(o, i, rings.tiles.phase, scales + at[i] + in_block, reader.row_bytes,
+                multiply_block<S>(o, ptx::recompute_from(o.a) + i * (S::kStageA / 16),
+                                  ptx::recompute_from(o.b) + i * (S::kStageB / 16), i, rings.tiles.phase,
+                                  scales + reader.block(i) + in_block, reader.eight_rows,
                                   sfb + i * S::kScaleBPitch, acc, partial, release);
             rings.tiles.phase ^= 1;
         } else {
+            u32 sfa = scales + in_block, skew = reader.skew, sfb_at = sfb;
             DGJ_NO_UNROLL
-            for (u32 i = 0; i < kScaleChunk && first + i < kKBlocks; i++) {
-                multiply_block<S>(o, rings.tiles.stage, rings.tiles.phase,
-                                  reader.block(scales, first + i, i) + in_block, reader.row_bytes,
-                                  sfb + i * S::kScaleBPitch, acc, partial, release);
-                rings.tiles.advance();
+            for (u32 i = 0; i < kScaleChunk && (kRound || first + i < kKBlocks); i++) {
+                const u32 stage = kRound ? i : rings.tiles.stage;
+                multiply_block<S>(o, ptx::offset_descriptor(o.a, stage * (S::kStageA / 16)),
+                                  ptx::offset_descriptor(o.b, stage * (S::kStageB / 16)), stage,
+                                  rings.tiles.phase, sfa + skew, reader.eight_rows, sfb_at, acc, partial,
+                                  release);
+                reader.next_block(sfa, skew);
+                sfb_at = ptx::hidden(sfb_at + S::kScaleBPitch);
+                if constexpr (!kRound) rings.tiles.advance();
             }
+            if constexpr (kRound) rings.tiles.phase ^= 1;
         }
         ptx::sync_warp();  // every lane has read its scales
-        if (ptx::lane_index() == 0) ptx::barrier_arrive(o.scales_empty + 8 * rings.scales.stage);
+        ptx::barrier_arrive_if(ptx::lane_index() == 0, o.scales_empty + 8 * rings.scales.stage);
     }
 }
 

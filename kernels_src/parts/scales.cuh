@@ -12,6 +12,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/warp.cuh"
 
 namespace dgj {
 
@@ -61,24 +62,33 @@ DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pit
     }
 }
 
-// Where consumers find the scale of a row, for load_scales with kQuads and bulk() where it applies.
+// Where consumers find the scale of a row, for load_scales with kQuads and bulk() where it applies. Stages
+// start with a multiple of four K blocks, after which a skew repeats.
 struct ScaleReader {
-    u32 row_bytes = 4, block_bytes, skew = 0, skew_step = 0;
+    u32 eight_rows = 32, block_bytes, skew = 0, skew_step = 0;  // all in bytes
+    bool skewed = false;
     // pitch: as given to load_scales; row: the tile's first.
-    DGJ_DEVICE ScaleReader(const ScaleStrides& from, u32 pitch, u32 row) : block_bytes(pitch) {
+    DGJ_DEVICE ScaleReader(const ScaleStrides& from, u32 pitch, u32 row) : block_bytes(pitch), skewed(true) {
         if (from.bulk()) {
-            skew = from.skew(row, 0);
-            skew_step = (u32)from.k;
+            skew = from.skew(row, 0) * 4;
+            skew_step = (u32)from.k * 4;
         } else if (from.quads()) {
-            row_bytes = 16;
+            eight_rows = 128;
             block_bytes = 4;
         }
+        // What ptxas knows to be one of two constants it chooses again for each block. It knows nothing of
+        // what comes from another lane.
+        eight_rows = ptx::shuffle(eight_rows, 0), block_bytes = ptx::shuffle(block_bytes, 0);
+        skew = ptx::shuffle(skew, 0), skew_step = ptx::shuffle(skew_step, 0);
     }
     // Where only `aligned` copies are bulk ones, and there are no quads.
     DGJ_DEVICE explicit ScaleReader(u32 pitch) : block_bytes(pitch) {}
-    // Of K block kb, which is the i-th at `chunk`.
-    DGJ_DEVICE u32 block(u32 chunk, u32 kb, u32 i) const {
-        return chunk + i * block_bytes + ((skew + kb * skew_step) & 3) * 4;
+    // The i-th block of a stage.
+    DGJ_DEVICE u32 block(u32 i) const { return i * block_bytes + (skew + i * skew_step) % 16; }
+    // From a block's place and its skew to the next one's.
+    DGJ_DEVICE void next_block(u32& place, u32& at_skew) const {
+        place = ptx::hidden(place + block_bytes);
+        if (skewed) at_skew = ptx::hidden((at_skew + skew_step) % 16);
     }
 };
 

@@ -14,7 +14,8 @@ namespace dgj {
 template <class Out, u32 kSize>
 DGJ_DEVICE void stage_rows(u32 box, const float (&acc)[kSize], u32 first) {
     const u32 thread = ptx::thread_index() % 128, lane = thread % 32;
-    const u32 row = box + (thread / 32 * 16 + lane % 16) * 128;
+    const u32 place = box +
+                      ptx::hidden((thread / 32 * 16 + lane % 16) * 128 + ((lane / 16) ^ (lane % 8)) * 16);
     DGJ_UNROLL
     for (u32 chunk = 0; chunk < 8; chunk += 2) {  // two chunks of 8 columns an instruction
         if (first + chunk * 8 >= 2 * kSize) break;
@@ -24,8 +25,7 @@ DGJ_DEVICE void stage_rows(u32 box, const float (&acc)[kSize], u32 first) {
             const u32 at = (first + (chunk + i / 2) * 8) / 2 + 2 * (i % 2);
             words[i] = Out::pack(acc[at], acc[at + 1]);
         }
-        ptx::store_matrix4(row + ((chunk + lane / 16) ^ (lane % 8)) * 16, words[0], words[1], words[2],
-                           words[3]);
+        ptx::store_matrix4(place ^ (chunk * 16), words[0], words[1], words[2], words[3]);
     }
 }
 

@@ -45,6 +45,13 @@ DGJ_DEVICE u32 lane_index() {
     return lane;
 }
 
+// The same value, of which NVVM knows nothing: what is computed from it is not taken apart and computed
+// again.
+DGJ_DEVICE u32 hidden(u32 v) {
+    asm("" : "+r"(v));
+    return v;
+}
+
 // The warp's index in its block, as a value that the compiler knows to be the same in all lanes.
 DGJ_DEVICE u32 warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 

@@ -23,6 +23,14 @@ DGJ_DEVICE void barrier_wait(u32 barrier, u32 parity) {
 DGJ_DEVICE void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// Where the condition holds, without a branch.
+DGJ_DEVICE void barrier_arrive_if(bool condition, u32 barrier) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(
+            barrier),
+        "r"((u32)condition)
+        : "memory");
+}
 // On the barrier at the same offset in block `rank` of the cluster. Orders at block scope only: right for
 // giving back a stage that was read, wrong for handing over data (the .release.cluster form costs a fence of
 // 700-1000 cycles).

@@ -21,6 +21,17 @@ DGJ_DEVICE u64 recompute_from(u64 descriptor) {
     return descriptor;
 }
 
+// The descriptor of what stands `offset` / 16 bytes behind. Computed here and in 32 bits: the address does
+// not carry into the other fields.
+DGJ_DEVICE u64 offset_descriptor(u64 descriptor, u32 offset) {
+    asm volatile(
+        "{\n.reg .b32 low, high;\nmov.b64 {low, high}, %0;\nadd.u32 low, low, %1;\n"
+        "mov.b64 %0, {low, high};\n}"
+        : "+l"(descriptor)
+        : "r"(offset));
+    return descriptor;
+}
+
 DGJ_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DGJ_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 kPending>

@@ -135,8 +135,7 @@ struct MultiplyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kABytes, kStageB = kBBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = kScaleChunk * kScalePitch;
     static constexpr u32 kScaleBPitch = dgj::kScaleBPitch;
-    // Unrolled, several ranges would take the compiler twice as long.
-    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0 && kRanges == 1;
+    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0;
 };
 
 // The last step for a call with alpha, bias or c, or with an FP32 output: a warp's sums go through its own 2
@@ -146,31 +145,17 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
                             const float (&acc)[kWaves][kTileCols / 2]) {
     static_assert(kTileCols % 32 == 0, "chunks are whole");
     constexpr u32 kValues = Out::kValues, kLanes = 32 / kValues;  // of a row: 4 or 8
-    constexpr u32 kRows = 32 / kLanes, kSteps = 16 / kRows;       // rows at a time
+    constexpr u32 kRows = 32 / kLanes;                            // at a time
     constexpr u32 kColChunks = kTileCols / 32, kChunks = kWaves * kColChunks;
-    const u32 lane = ptx::lane_index(), place = lane % kLanes;
+    const u32 lane = ptx::lane_index(), place = lane % kLanes * kValues;
     // A row's eight places of 16 bytes are permuted: neither writes nor reads have bank conflicts.
     const auto skew = [](u32 row) { return row % 4 * 2 + row % 2; };
-    u32 to[4];
-    DGJ_UNROLL
-    for (u32 i = 0; i < 4; i++)
-        to[i] = staging + lane / 4 * 128 + ((2 * i + lane % 4 / 2) ^ skew(lane / 4)) * 16 + lane % 2 * 8;
-    const auto row_of = [&](u32 chunk) { return first_row + chunk / kColChunks * 64 + lane / kLanes; };
-    const auto column_of = [&](u32 chunk) { return tile_col + chunk % kColChunks * 32 + place * kValues; };
-    // c of the next chunk is on its way while this one is finished.
-    Word4 c[kSteps] = {}, next[kSteps] = {};
-    const auto load_c = [&](u32 chunk) {
-        if (args.c == nullptr || column_of(chunk) >= kN) return;
-        DGJ_UNROLL
-        for (u32 s = 0; s < kSteps; s++) {
-            const u32 row = row_of(chunk) + s * kRows;
-            next[s] = Out::load_row(args.c,
-                                    (i64)(row < args.m ? row : args.m - 1) * args.ldc + column_of(chunk));
-        }
-    };
-    load_c(0);
+    const u32 to = ptx::hidden(staging + lane / 4 * 128 + ((lane % 4 / 2) ^ skew(lane / 4)) * 16 +
+                               lane % 2 * 8);
+    const u32 from = ptx::hidden(staging + lane / kLanes * 128 + ((place / 4) ^ skew(lane / kLanes)) * 16);
     DGJ_NO_UNROLL
     for (u32 chunk = 0; chunk < kChunks; chunk++) {
+        const u32 column = tile_col + chunk % kColChunks * 32 + place;
         ptx::sync_warp();  // the chunk before has been read
         DGJ_UNROLL
         for (u32 i = 0; i < kChunks; i++) {
@@ -178,31 +163,25 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
             DGJ_UNROLL
             for (u32 j = 0; j < 4; j++) {
                 const float* v = acc[i / kColChunks] + i % kColChunks * 16 + 4 * j;
-                ptx::store_shared2(to[j], v[0], v[1]);
-                ptx::store_shared2(to[j] + 8 * 128, v[2], v[3]);
+                ptx::store_shared2(to ^ (j * 32), v[0], v[1]);
+                ptx::store_shared2((to ^ (j * 32)) + 8 * 128, v[2], v[3]);
             }
         }
-        DGJ_UNROLL
-        for (u32 s = 0; s < kSteps; s++) c[s] = next[s];
-        if (chunk + 1 < kChunks) load_c(chunk + 1);
         ptx::sync_warp();
-        float v[kSteps][kValues];
-        DGJ_UNROLL
-        for (u32 s = 0; s < kSteps; s++) {
-            const u32 row = lane / kLanes + s * kRows;
+        if (column >= kN) continue;
+        u32 row = first_row + chunk / kColChunks * 64 + lane / kLanes;
+        DGJ_NO_UNROLL
+        for (u32 r = 0; r < 16 && row < args.m; r += kRows, row += kRows) {
+            Word4 c[1] = {};
+            if (args.c != nullptr) c[0] = Out::load_row(args.c, (i64)row * args.ldc + column);
+            float v[1][kValues];
             DGJ_UNROLL
             for (u32 i = 0; i < kValues; i += 4) {
-                const Float4 four = ptx::load_shared4(staging + row * 128 +
-                                                      ((place * kValues / 4 + i / 4) ^ skew(row)) * 16);
-                v[s][i] = four.x, v[s][i + 1] = four.y, v[s][i + 2] = four.z, v[s][i + 3] = four.w;
+                const Float4 four = ptx::load_shared4((from + r * 128) ^ (i * 4));
+                v[0][i] = four.x, v[0][i + 1] = four.y, v[0][i + 2] = four.z, v[0][i + 3] = four.w;
             }
-        }
-        if (column_of(chunk) >= kN) continue;
-        finish<kOutput>(args, column_of(chunk), c, v);
-        DGJ_UNROLL
-        for (u32 s = 0; s < kSteps; s++) {
-            const u32 row = row_of(chunk) + s * kRows;
-            if (row < args.m) Out::store(args.d, (i64)row * args.ldd + column_of(chunk), v[s]);
+            finish<kOutput>(args, column, c, v);
+            Out::store(args.d, (i64)row * args.ldd + column, v[0]);
         }
     }
 }
@@ -242,19 +221,20 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
     const TileOperands operands{.a = ptx::matrix_descriptor(smem.a + group * kGroupRows * 128),
                                 .b = ptx::matrix_descriptor(smem.b),
-                                .full = smem.full,
-                                .scales = smem.scales,
-                                .scales_full = smem.scales_full,
-                                .scales_empty = smem.scales_empty,
+                                .full = ptx::hidden(smem.full),
+                                .scales = ptx::hidden(smem.scales),
+                                .scales_full = ptx::hidden(smem.scales_full),
+                                .scales_empty = ptx::hidden(smem.scales_empty),
                                 .row = row_in_tile,
                                 .first_range = 0};
     // A stage is given back to all blocks that write into it.
+    const u32 first_empty = ptx::hidden(smem.empty);
     const auto release = [&](u32 stage) {
-        const u32 lane = ptx::lane_index(), empty = smem.empty + 8 * stage;
+        const u32 lane = ptx::lane_index(), empty = first_empty + 8 * stage;
         if constexpr (kCluster > 1) {
             if (lane < kCluster) ptx::barrier_arrive_remote(empty, lane);
         } else {
-            if (lane == 0) ptx::barrier_arrive(empty);
+            ptx::barrier_arrive_if(lane == 0, empty);
         }
     };
     Rings rings;
@@ -262,7 +242,8 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         u32 row, col;
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
-        multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
+        multiply_tile<MultiplyShape, false>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc,
+                                            release);
         // Found out here and not before the loop over K, where it would be found out again for each chunk.
         const u64 extras = ptx::recompute_from((u64)args.bias | (u64)args.c);
         if (kOutput != Output::kF32 && extras == 0 && args.alpha == 1)

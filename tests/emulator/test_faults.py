@@ -81,7 +81,7 @@ G_FULL = "ptx::barrier_wait(o.full + 8 * stage, phase);"
 G_WAIT = "ptx::wgmma_wait<0>(); if (w == S::kWaves - 1) release(stage);"
 G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
 G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
-G_STORED = "ptx::sync_warp(); float v[kSteps]"
+G_STORED = "ptx::sync_warp(); if (column >= kN) continue;"
 G_AGAIN = "ptx::sync_warp();  // the chunk before has been read\n        DGJ_UNROLL"
 G_EXIT = "ptx::sync_warp();\n        ptx::sync_cluster();"
 S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n    if (thread == 0) {"
@@ -237,11 +237,11 @@ FAULTS = [
         "wrong swizzle chunk",
         "gemm",
         STAGING,
-        "((chunk + lane / 16) ^ (lane % 8))",
-        "((chunk + lane / 16) ^ ((lane + 1) % 8))",
+        "((lane / 16) ^ (lane % 8)) * 16);",
+        "((lane / 16) ^ ((lane + 1) % 8)) * 16);",
         WRONG,
     ),
-    Fault("no swizzle", "gemm", STAGING, "((chunk + lane / 16) ^ (lane % 8))", "(chunk + lane / 16)", WRONG),
+    Fault("no swizzle", "gemm", STAGING, "((lane / 16) ^ (lane % 8)) * 16);", "lane / 16 * 16);", WRONG),
     Fault("wrong step along K", "gemm", MULTIPLY, "partial, a + 2 * k", "partial, a + 2 * (k ^ 1)", WRONG),
     Fault("wrong wave", "wide", MULTIPLY, "partial[0], a + w * kWaveRows", "partial[0], a + w * 64", WRONG),
     Fault(
@@ -474,6 +474,14 @@ FAULTS = [
         "not a multiple of 16",
     ),
     Fault(
+        "skew of a stage's first K block for all",
+        "columns",
+        SCALES,
+        "ptx::hidden((at_skew + skew_step) % 16)",
+        "ptx::hidden(at_skew % 16)",
+        WRONG,
+    ),
+    Fault(
         "scales of the last rows fetched without their skew",
         "columns",
         SCALES,
@@ -511,12 +519,12 @@ FAULTS = [
         "row of c in 32 bits",
         "far",
         GEMM,
-        "(i64)(row < args.m ? row : args.m - 1) * args.ldc",
-        "(row < args.m ? row : args.m - 1) * (u32)args.ldc",
+        "(i64)row * args.ldc",
+        "row * (u32)args.ldc",
         "",
     ),
-    Fault("c of the wrong chunk", "far", GEMM, "load_c(chunk + 1)", "load_c(chunk)", WRONG),
-    Fault("sums read before the warp has stored them", "far", GEMM, G_STORED, "float v[kSteps]", ""),
+    Fault("c of the wrong column", "far", GEMM, "args.ldc + column", "args.ldc + tile_col + place", WRONG),
+    Fault("sums read before the warp has stored them", "far", GEMM, G_STORED, "if (column >= kN) continue;", ""),
     Fault("sums overwritten before the warp has read them", "far", GEMM, G_AGAIN, "DGJ_UNROLL", ""),
     Fault("rows staged where others are read", "far", GEMM, "^ skew(lane / 4)", "^ skew(0)", WRONG),
     Fault(

@@ -42,6 +42,7 @@ DGJ_DEVICE u32 thread_index() { return emu::place().thread; }
 DGJ_DEVICE u32 block_index() { return emu::place().block; }
 DGJ_DEVICE u32 grid_size() { return emu::place().blocks; }
 DGJ_DEVICE u32 lane_index() { return emu::place().thread % 32; }
+DGJ_DEVICE u32 hidden(u32 v) { return v; }
 DGJ_DEVICE u32 warp_index(Where w = {}) {  // a shuffle: all lanes must call
     return emu::shuffle(emu::Shuffle::kIndex, emu::place().thread / 32, 0, 31, emu::kWholeWarp, w).value;
 }

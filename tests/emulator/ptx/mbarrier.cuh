@@ -13,6 +13,9 @@ DGJ_DEVICE void barrier_wait(u32 barrier, u32 parity, Where w = {}) { emu::barri
 DGJ_DEVICE void barrier_arrive(u32 barrier, Where w = {}) {
     emu::barrier_arrive(barrier, emu::place().rank, w);
 }
+DGJ_DEVICE void barrier_arrive_if(bool condition, u32 barrier, Where w = {}) {
+    if (condition) emu::barrier_arrive(barrier, emu::place().rank, w);
+}
 DGJ_DEVICE void barrier_arrive_remote(u32 barrier, u32 rank, Where w = {}) {
     emu::barrier_arrive(barrier, rank, w);
 }

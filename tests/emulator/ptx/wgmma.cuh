@@ -13,6 +13,8 @@ DGJ_DEVICE u64 matrix_descriptor(u32 shared) {
 
 DGJ_DEVICE u64 recompute_from(u64 descriptor) { return descriptor; }
 
+DGJ_DEVICE u64 offset_descriptor(u64 descriptor, u32 offset) { return descriptor + offset; }
+
 DGJ_DEVICE void wgmma_fence(Where w = {}) { emu::wgmma_fence(w); }
 DGJ_DEVICE void wgmma_commit(Where w = {}) { emu::wgmma_commit(w); }
 template <u32 kPending>
