@@ -40,24 +40,19 @@ DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pit
         ptx::load_bytes(to + lane * pitch, from.sfa + row + (i64)(kb + lane) * from.k - skew, bytes, barrier);
         return;
     }
+    // Rolled, and one loop for both: spelled out it would take the compiler as long as a tile's products.
+    const bool quads = kQuads && from.quads();
+    const u32 bytes = quads ? 16 : 4, rounds = quads ? 1 : count;
     const float* block = from.sfa + (i64)(row + lane) * from.m + (i64)kb * from.k;
-    if (kQuads && from.quads()) {
-        DGJ_UNROLL
-        for (u32 r = 0; r < kRows; r += 32, block += 32 * from.m) {
-            if (kRows % 32 != 0 && r + lane >= kRows) break;
-            const bool in = r + lane < rows_left;
-            ptx::copy_async16(to + (r + lane) * 16, in ? block : from.sfa, in ? count * 4 : 0);
-        }
-        return;
-    }
     DGJ_NO_UNROLL
-    for (u32 i = 0; i < count; i++, to += pitch, block += from.k) {
+    for (u32 i = 0; i < rounds; i++, to += pitch, block += from.k) {
         const float* scale = block;
-        DGJ_UNROLL
-        for (u32 r = 0; r < kRows; r += 32, scale += 32 * from.m) {
-            if (kRows % 32 != 0 && r + lane >= kRows) break;
-            const bool in = r + lane < rows_left;
-            ptx::copy_async4(to + (r + lane) * 4, in ? scale : from.sfa, in);
+        DGJ_NO_UNROLL
+        for (u32 r = lane; r < kRows; r += 32, scale += 32 * from.m) {
+            const bool in = r < rows_left;
+            const float* source = in ? scale : from.sfa;
+            if (quads) ptx::copy_async16(to + r * bytes, source, in ? count * 4 : 0);
+            else ptx::copy_async4(to + r * bytes, source, in);
         }
     }
 }

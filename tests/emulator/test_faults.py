@@ -524,7 +524,14 @@ FAULTS = [
         "",
     ),
     Fault("c of the wrong column", "far", GEMM, "args.ldc + column", "args.ldc + tile_col + place", WRONG),
-    Fault("sums read before the warp has stored them", "far", GEMM, G_STORED, "if (column >= kN) continue;", ""),
+    Fault(
+        "sums read before the warp has stored them",
+        "far",
+        GEMM,
+        G_STORED,
+        "if (column >= kN) continue;",
+        "",
+    ),
     Fault("sums overwritten before the warp has read them", "far", GEMM, G_AGAIN, "DGJ_UNROLL", ""),
     Fault("rows staged where others are read", "far", GEMM, "^ skew(lane / 4)", "^ skew(0)", WRONG),
     Fault(
