@@ -29,15 +29,28 @@ std::string wgmma_header(std::uint32_t n) {
         registers += fmt::format("{}%{}", i ? ", " : "", i);
         operands += fmt::format("{}\"+f\"(d[{}])", i ? ", " : "", i);
     }
+    std::string sums;  // the same into either of the two sets of Sums, which have names and are no operands
+    for (std::uint32_t set = 0; set < 2; set++) {
+        std::string names;
+        for (std::uint32_t i = 0; i < count; i++)
+            names += fmt::format("{}dgj_sum{}_{}", i ? ", " : "", count, set * count + i);
+        sums += fmt::format(
+            "DGJ_DEVICE void wgmma_e4m3(Sums<{1}, {2}>&, u64 a, u64 b, u32 accumulate) {{\n"
+            "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %2, 0;\\n\"\n"
+            "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{3}}}, %0, %1, p, 1, "
+            "1;\\n}}\"\n"
+            "        :: \"l\"(a), \"l\"(b), \"r\"(accumulate) : \"memory\");\n}}\n",
+            n, count, set, names);
+    }
     return fmt::format(
         "// Generated: d (64 x {0}) = a (64 x 32) * b ({0} x 32)^T, plus d when accumulate is not 0.\n"
-        "#pragma once\n#include \"ptx/base.cuh\"\nnamespace dgj::ptx {{\n"
+        "#pragma once\n#include \"ptx/base.cuh\"\n#include \"ptx/wgmma.cuh\"\nnamespace dgj::ptx {{\n"
         "DGJ_DEVICE void wgmma_e4m3(float (&d)[{1}], u64 a, u64 b, u32 accumulate) {{\n"
         "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
         "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{2}}}, %{1}, %{5}, p, 1, "
         "1;\\n}}\"\n"
-        "        : {3} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n}}\n",
-        n, count, registers, operands, count + 2, count + 1);
+        "        : {3} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n{6}}}\n",
+        n, count, registers, operands, count + 2, count + 1, sums);
 }
 
 const char* output_name(DType t) { return t == DType::kF32 ? "kF32" : t == DType::kF16 ? "kF16" : "kBF16"; }
@@ -145,9 +158,12 @@ KernelSource emit(const KernelPlan& plan) {
     std::string parameters;
     for (const char* map : family.maps)
         parameters += fmt::format("const DGJ_GRID_CONSTANT dgj::TensorMap {},\n    ", map);
+    std::string names;
+    if (plan.family != Family::kGemmSwapAB)
+        for (std::uint32_t n : family.wgmma) names += fmt::format("    dgj::ptx::name_sums<{}>();\n", n / 2);
     text += fmt::format(
-        "DGJ_KERNEL({}) dgj_kernel(\n    {}const DGJ_GRID_CONSTANT dgj::{} args) {{\n    dgj::{};\n}}\n",
-        shape.threads, parameters, family.arguments, family.call);
+        "DGJ_KERNEL({}) dgj_kernel(\n    {}const DGJ_GRID_CONSTANT dgj::{} args) {{\n{}    dgj::{};\n}}\n",
+        shape.threads, parameters, family.arguments, names, family.call);
     KernelSource source;
     source.headers = header_closure(text, generated);
     source.text = std::move(text);

@@ -42,17 +42,20 @@ struct TileOperands {
     u32 row, first_range;  // of the thread's first row in the tile; the warpgroup's first sfb of a block
 };
 
-template <class S, u32 kRange = 0>
-DGJ_DEVICE void promote_ranges(float (&acc)[S::kCols / 2], const float (&partial)[S::kCols / 2], float low,
+template <class S, u32 kSet>
+using Partial = ptx::Sums<S::kCols / 2, kSet>;
+
+template <class S, u32 kSet, u32 kRange = 0>
+DGJ_DEVICE void promote_ranges(float (&acc)[S::kCols / 2], const Partial<S, kSet>& partial, float low,
                                float high, const float (&sfb)[S::kRanges]) {
     constexpr u32 kBegin = kRange * S::kRange / 2;
     promote_rows<kBegin, kBegin + S::kRange / 2>(acc, partial, ptx::mul(low, sfb[kRange]),
                                                  ptx::mul(high, sfb[kRange]));
-    if constexpr (kRange + 1 < S::kRanges) promote_ranges<S, kRange + 1>(acc, partial, low, high, sfb);
+    if constexpr (kRange + 1 < S::kRanges) promote_ranges<S, kSet, kRange + 1>(acc, partial, low, high, sfb);
 }
 
-template <u32 kCount>
-DGJ_DEVICE void issue_products(float (&partial)[kCount], u64 a, u64 b) {
+template <u32 kCount, u32 kSet>
+DGJ_DEVICE void issue_products(ptx::Sums<kCount, kSet>& partial, u64 a, u64 b) {
     DGJ_UNROLL
     for (u32 k = 0; k < 4; k++) ptx::wgmma_e4m3(partial, a + 2 * k, b + 2 * k, k != 0);
     ptx::wgmma_commit();
@@ -63,7 +66,7 @@ DGJ_DEVICE void issue_products(float (&partial)[kCount], u64 a, u64 b) {
 template <class S, class Release>
 DGJ_DEVICE void multiply_block(const TileOperands& o, u64 a, u64 b, u32 stage, u32 phase, u32 sfa,
                                u32 eight_rows, u32 sfb, float (&acc)[S::kWaves][S::kCols / 2],
-                               float (&partial)[S::kPartials][S::kCols / 2], Release release) {
+                               Partial<S, 0>& first, Partial<S, 1>& second, Release release) {
     static_assert(S::kPartials == 1 || S::kPartials == S::kWaves, "as said above");
     static_assert(S::kWaves <= 2, "what is waited for below");
     constexpr u32 kWaveRows = 64 * 128 / 16;  // in a descriptor
@@ -80,29 +83,21 @@ DGJ_DEVICE void multiply_block(const TileOperands& o, u64 a, u64 b, u32 stage, u
     if constexpr (S::kPartials == 1) {
         DGJ_UNROLL
         for (u32 w = 0; w < S::kWaves; w++) {
-            ptx::pin_registers(partial[0]);
             ptx::wgmma_fence();
-            issue_products(partial[0], a + w * kWaveRows, b);
-            ptx::pin_registers(partial[0]);
+            issue_products(first, a + w * kWaveRows, b);
             ptx::wgmma_wait<0>();
             if (w == S::kWaves - 1) release(stage);
-            promote_ranges<S>(acc[w], partial[0], low[w], high[w], scale);
+            promote_ranges<S, 0>(acc[w], first, low[w], high[w], scale);
         }
     } else {
-        DGJ_UNROLL
-        for (u32 w = 0; w < S::kWaves; w++) ptx::pin_registers(partial[w]);
         ptx::wgmma_fence();
-        DGJ_UNROLL
-        for (u32 w = 0; w < S::kWaves; w++) issue_products(partial[w], a + w * kWaveRows, b);
-        DGJ_UNROLL
-        for (u32 w = 0; w < S::kWaves; w++) ptx::pin_registers(partial[w]);
+        issue_products(first, a, b);
+        issue_products(second, a + kWaveRows, b);
         ptx::wgmma_wait<1>();
-        ptx::pin_registers(partial[0]);
-        promote_ranges<S>(acc[0], partial[0], low[0], high[0], scale);
+        promote_ranges<S, 0>(acc[0], first, low[0], high[0], scale);
         ptx::wgmma_wait<0>();
-        ptx::pin_registers(partial[1]);
         release(stage);
-        promote_ranges<S>(acc[1], partial[1], low[1], high[1], scale);
+        promote_ranges<S, 1>(acc[1], second, low[1], high[1], scale);
     }
 }
 
@@ -116,7 +111,8 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
     constexpr bool kUnrolled = kUnroll && kRound && kKBlocks > 8;
     static_assert(kScaleChunk % 4 == 0, "a skew repeats after four blocks");
     const u32 in_block = o.row * (reader.eight_rows / 8);
-    float partial[S::kPartials][S::kCols / 2];
+    Partial<S, 0> first_sums;
+    Partial<S, 1> second_sums;
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
         const u32 scales = o.scales + rings.scales.stage * S::kScaleBytes;
@@ -128,7 +124,7 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
                 multiply_block<S>(o, ptx::recompute_from(o.a) + i * (S::kStageA / 16),
                                   ptx::recompute_from(o.b) + i * (S::kStageB / 16), i, rings.tiles.phase,
                                   scales + reader.block(i) + in_block, reader.eight_rows,
-                                  sfb + i * S::kScaleBPitch, acc, partial, release);
+                                  sfb + i * S::kScaleBPitch, acc, first_sums, second_sums, release);
             rings.tiles.phase ^= 1;
         } else {
             u32 sfa = scales + in_block, skew = reader.skew, sfb_at = sfb;
@@ -137,8 +133,8 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
                 const u32 stage = kRound ? i : rings.tiles.stage;
                 multiply_block<S>(o, ptx::offset_descriptor(o.a, stage * (S::kStageA / 16)),
                                   ptx::offset_descriptor(o.b, stage * (S::kStageB / 16)), stage,
-                                  rings.tiles.phase, sfa + skew, reader.eight_rows, sfb_at, acc, partial,
-                                  release);
+                                  rings.tiles.phase, sfa + skew, reader.eight_rows, sfb_at, acc, first_sums,
+                                  second_sums, release);
                 reader.next_block(sfa, skew);
                 sfb_at = ptx::hidden(sfb_at + S::kScaleBPitch);
                 if constexpr (!kRound) rings.tiles.advance();

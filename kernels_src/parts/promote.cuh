@@ -6,18 +6,18 @@
 #include "ptx/base.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace dgj {
 
 // Elements kBegin .. kEnd; the scale goes with the row: `low` for r, `high` for r + 8.
-template <u32 kBegin, u32 kEnd, u32 kSize>
-DGJ_DEVICE void promote_rows(float (&acc)[kSize], const float (&partial)[kSize], float low, float high) {
-    DGJ_UNROLL
-    for (u32 i = kBegin; i < kEnd; i += 4) {
-        acc[i] = ptx::fma(low, partial[i], acc[i]);
-        acc[i + 1] = ptx::fma(low, partial[i + 1], acc[i + 1]);
-        acc[i + 2] = ptx::fma(high, partial[i + 2], acc[i + 2]);
-        acc[i + 3] = ptx::fma(high, partial[i + 3], acc[i + 3]);
+template <u32 kBegin, u32 kEnd, u32 kSize, u32 kSet>
+DGJ_DEVICE void promote_rows(float (&acc)[kSize], const ptx::Sums<kSize, kSet>& partial, float low,
+                             float high) {
+    static_assert((kEnd - kBegin) % 8 == 0, "what a statement adds");
+    if constexpr (kBegin < kEnd) {
+        ptx::add_sums<kBegin>(acc + kBegin, partial, low, high);
+        promote_rows<kBegin + 8, kEnd>(acc, partial, low, high);
     }
 }
 

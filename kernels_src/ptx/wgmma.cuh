@@ -1,6 +1,7 @@
 // Warpgroup matrix multiply: descriptors and ordering. The instruction of one exact N is generated into
-// ptx/wgmma_n<N>.cuh:
-//   void wgmma_e4m3_n<N>(float (&d)[N / 2], u64 a, u64 b, u32 accumulate)    64 x N += 64 x 32 * (N x 32)^T
+// ptx/wgmma_n<N>.cuh, 64 x N += 64 x 32 * (N x 32)^T:
+//   void wgmma_e4m3(float (&d)[N / 2], u64 a, u64 b, u32 accumulate)
+//   void wgmma_e4m3(Sums<N / 2, 0 or 1>& d, u64 a, u64 b, u32 accumulate)
 #pragma once
 
 #include "ptx/base.cuh"
@@ -37,6 +38,34 @@ DGJ_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <u32 kPending>
 DGJ_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Accumulators that have a name in PTX and are no values for NVVM, whose time for a statement grows faster
+// than its operands. Every statement that writes or reads them is volatile: they stay in order without pins.
+// A kernel names both sets of kCount registers once, where it starts.
+template <u32 kCount, u32 kSet>
+struct Sums {};
+template <u32 kCount>
+DGJ_DEVICE void name_sums() {
+    asm volatile(".reg .f32 dgj_sum%0_<%1>;" ::"n"(kCount), "n"(2 * kCount));
+}
+// to[k] += (k % 4 < 2 ? low : high) * sums[kFirst + k] for k of 0 to 7.
+template <u32 kFirst, u32 kCount, u32 kSet>
+DGJ_DEVICE void add_sums(float* to, const Sums<kCount, kSet>&, float low, float high) {
+    constexpr u32 kAt = kSet * kCount + kFirst;
+    asm volatile(
+        "fma.rn.f32 %0, %8, dgj_sum%10_%11, %0;\n"
+        "fma.rn.f32 %1, %8, dgj_sum%10_%12, %1;\n"
+        "fma.rn.f32 %2, %9, dgj_sum%10_%13, %2;\n"
+        "fma.rn.f32 %3, %9, dgj_sum%10_%14, %3;\n"
+        "fma.rn.f32 %4, %8, dgj_sum%10_%15, %4;\n"
+        "fma.rn.f32 %5, %8, dgj_sum%10_%16, %5;\n"
+        "fma.rn.f32 %6, %9, dgj_sum%10_%17, %6;\n"
+        "fma.rn.f32 %7, %9, dgj_sum%10_%18, %7;\n"
+        : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]), "+f"(to[4]), "+f"(to[5]), "+f"(to[6]),
+          "+f"(to[7])
+        : "f"(low), "f"(high), "n"(kCount), "n"(kAt + 0), "n"(kAt + 1), "n"(kAt + 2), "n"(kAt + 3),
+          "n"(kAt + 4), "n"(kAt + 5), "n"(kAt + 6), "n"(kAt + 7));
 }
 
 // Ties accumulator registers to this point of the program: not read or moved across it by the compiler. Four

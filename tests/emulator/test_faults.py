@@ -133,8 +133,8 @@ FAULTS = [
         "missing wgmma fence",
         "gemm",
         MULTIPLY,
-        "ptx::wgmma_fence(); issue_products(partial[0]",
-        "issue_products(partial[0]",
+        "ptx::wgmma_fence(); issue_products(first, a + w",
+        "issue_products(first, a + w",
         "no wgmma.fence since",
     ),
     Fault(
@@ -243,7 +243,7 @@ FAULTS = [
     ),
     Fault("no swizzle", "gemm", STAGING, "((lane / 16) ^ (lane % 8)) * 16);", "lane / 16 * 16);", WRONG),
     Fault("wrong step along K", "gemm", MULTIPLY, "partial, a + 2 * k", "partial, a + 2 * (k ^ 1)", WRONG),
-    Fault("wrong wave", "wide", MULTIPLY, "partial[0], a + w * kWaveRows", "partial[0], a + w * 64", WRONG),
+    Fault("wrong wave", "wide", MULTIPLY, "first, a + w * kWaveRows", "first, a + w * 64", WRONG),
     Fault(
         "wgmma keeps the sums of the block before",
         "gemm",

@@ -27,6 +27,24 @@ DGJ_DEVICE void wgmma_e4m3(float (&d)[kCount], u64 a, u64 b, u32 accumulate, Whe
     emu::wgmma(d, {2 * kCount, kE4M3, kE4M3}, a, nullptr, b, accumulate, w);
 }
 
+// The registers of one thread.
+template <u32 kCount, u32 kSet>
+struct Sums {
+    float values[kCount];
+};
+template <u32 kCount>
+DGJ_DEVICE void name_sums() {}
+template <u32 kCount, u32 kSet>
+DGJ_DEVICE void wgmma_e4m3(Sums<kCount, kSet>& d, u64 a, u64 b, u32 accumulate, Where w = {}) {
+    wgmma_e4m3(d.values, a, b, accumulate, w);
+}
+template <u32 kFirst, u32 kCount, u32 kSet>
+DGJ_DEVICE void add_sums(float* to, const Sums<kCount, kSet>& sums, float low, float high) {
+    asm volatile("" : : "r"(sums.values) : "memory");
+    for (u32 k = 0; k < 8; k++)
+        to[k] = __builtin_fmaf(k % 4 < 2 ? low : high, sums.values[kFirst + k], to[k]);
+}
+
 // The accumulators stay in memory, where the runtime writes poison and results.
 template <u32 kCount>
 DGJ_DEVICE void pin_registers(float (&r)[kCount]) {
