@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "bindings/dlpack_abi.hpp"
+#include "bindings/module_flags.hpp"
 #include "bindings/native_torch.hpp"
 
 namespace dgj::bindings {
@@ -66,8 +67,6 @@ bool g_can_skip_dispatcher = false;  // every probe and the exchange table are t
 const dlpack::ExchangeApi* g_api = nullptr;
 NativeTorch g_native;  // what is nullptr in it is asked through g_torch or g_api
 
-PyObject* g_profiler_key = nullptr;
-PyObject* g_compiling_key = nullptr;
 PyObject* g_requires_grad_key = nullptr;
 PyObject* g_no_types = nullptr;  // ()
 
@@ -172,12 +171,6 @@ bool call_is_nonzero(PyObject* probe) {
     const bool nonzero = PyLong_AsLong(result) != 0;
     Py_DECREF(result);
     return nonzero;
-}
-
-bool flag_is_set(PyObject* globals, PyObject* key) {
-    PyObject* value = PyDict_GetItemWithError(globals, key);  // borrowed
-    if (value == nullptr) PyErr_Clear();
-    return value != Py_False;
 }
 
 bool dispatch_mode_active() {
@@ -375,12 +368,10 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
         if (value == Py_None) complete = false;
         else found.*part.member = Py_NewRef(value);
     }
-    g_profiler_key = PyUnicode_InternFromString("_is_profiler_enabled");
-    g_compiling_key = PyUnicode_InternFromString("_is_compiling_flag");
     g_requires_grad_key = PyUnicode_InternFromString("requires_grad");
     g_no_types = PyTuple_New(0);
-    if (g_profiler_key == nullptr || g_compiling_key == nullptr || g_requires_grad_key == nullptr ||
-        g_no_types == nullptr)
+    if (g_requires_grad_key == nullptr || g_no_types == nullptr ||
+        !attach_module_flags(found.profiler_globals, found.compiler_globals))
         return nullptr;
     g_torch = found;
     g_api = find_api(found.exchange_capsule);
@@ -396,8 +387,7 @@ PyObject* finish_attaching(PyObject* /*module*/, PyObject* /*unused*/) {
 
 bool dispatcher_needed() {
     return !g_can_skip_dispatcher || dispatch_mode_active() || function_mode_active() || tracing() ||
-           flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
-           flag_is_set(g_torch.compiler_globals, g_compiling_key);
+           module_flag_is_set();
 }
 
 bool wants_grad(PyObject* tensor) {
