@@ -144,9 +144,9 @@ def pdl(on: bool = True):
 
 @contextmanager
 def alignment(rows: int):
-    before = _core.get_mk_alignment()
-    _core.set_mk_alignment(rows)
+    before = dg.get_mk_alignment_for_contiguous_layout()
+    dg.set_mk_alignment_for_contiguous_layout(rows)
     try:
         yield
     finally:
-        _core.set_mk_alignment(before)
+        dg.set_mk_alignment_for_contiguous_layout(before)

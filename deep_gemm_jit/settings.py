@@ -28,6 +28,10 @@ shared: dict[str, object] = {}
 listener: Callable[[str, object], None] | None = None
 
 
+# What _core has. torch.compile traces no C function, but reads a global and sees when it changes.
+_mk_alignment = _core.get_mk_alignment()
+
+
 def _share(setter: str, value: object) -> None:
     shared[setter] = value
     if listener is not None:
@@ -130,18 +134,21 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
 
     It is read at the moment of a call and is the caller's promise: ids change at multiples of it only, and in
     the psum layout each group starts at the end of the one before, rounded up to it. A plain store of a
-    process-wide value. Raises ValueError outside 1..128.
+    process-wide value: under torch.compile it breaks the graph, and compiled code that read another value is
+    compiled again. Raises ValueError outside 1..128.
     """
+    global _mk_alignment
     try:  # costs a plain store nothing
         _core.set_mk_alignment(alignment)
     except TypeError:
         raise _not_whole("set_mk_alignment_for_contiguous_layout", "alignment", alignment) from None
+    _mk_alignment = _core.get_mk_alignment()
     _share("set_mk_alignment_for_contiguous_layout", operator.index(alignment))
 
 
 def get_mk_alignment_for_contiguous_layout() -> int:
     """Return the alignment of groups in the contiguous layouts, in rows; 128 until it is set."""
-    return _core.get_mk_alignment()
+    return _mk_alignment
 
 
 def get_theoretical_mk_alignment_for_contiguous_layout(

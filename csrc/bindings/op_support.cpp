@@ -78,7 +78,7 @@ bool split_pair(const char* function, PyObject* given, const char* name, Pair& p
     return false;
 }
 
-bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b) {
+bool check_given_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b) {
     return (!given(recipe) || check_recipe(function, recipe, "recipe", kRecipe, "(1, 128, 128)")) &&
            (!given(recipe_a) || check_recipe(function, recipe_a, "recipe_a", kRecipeA, "(1, 128)")) &&
            (!given(recipe_b) || check_recipe(function, recipe_b, "recipe_b", kRecipeB, "(128, 128)"));
@@ -87,12 +87,13 @@ bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, P
 bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count) {
     count = 0;
     if (!given(value)) return true;
-    if (PyIndex_Check(value) == 0) {
+    const bool is_int = PyLong_CheckExact(value) != 0;
+    if (!is_int && PyIndex_Check(value) == 0) {
         PyErr_Format(PyExc_TypeError, "%s: %s is a %s; it must be None or an integer", function, name,
                      Py_TYPE(value)->tp_name);
         return false;
     }
-    PyObject* integer = PyNumber_Index(value);
+    PyObject* integer = is_int ? Py_NewRef(value) : PyNumber_Index(value);
     if (integer == nullptr) return false;
     int overflow = 0;
     const long long found = PyLong_AsLongLongAndOverflow(integer, &overflow);
@@ -114,24 +115,22 @@ Hurdle read_operands(const char* function, std::span<const NamedTensor> tensors,
     bool to_dispatcher = dispatcher_needed();
     for (const NamedTensor& t : tensors) {
         if (t.object == nullptr) continue;
-        const TensorKind kind = kind_of(t.object);
-        if (kind == TensorKind::kOther) [[unlikely]] {
+        DirectRead found = DirectRead::kDispatcher;
+        if (!to_dispatcher) [[likely]]
+            found = read_directly(t.object, *t.view);
+        else if (!is_tensor(t.object)) found = DirectRead::kOther;
+        if (found == DirectRead::kRead) [[likely]]
+            continue;
+        to_dispatcher = true;
+        if (found == DirectRead::kOther) {
             PyErr_Format(PyExc_TypeError, "%s: %s is a %s; it must be a torch.Tensor", function, t.name,
                          Py_TYPE(t.object)->tp_name);
             return Hurdle::kError;
         }
-        to_dispatcher = to_dispatcher || kind == TensorKind::kSubclass;
-        if (to_dispatcher) continue;
-        const ReadResult read = read_tensor(t.object, *t.view);
-        if (read == ReadResult::kTooMany) [[unlikely]] {
+        if (found == DirectRead::kTooMany) {
             set_python_error(too_many_dims(function, t.name, *t.view));
             return Hurdle::kError;
         }
-        if (read == ReadResult::kFailed) PyErr_Clear();
-        // torch negates lazily what is the imaginary part of something, never e4m3 or an integer: those are
-        // not worth a call.
-        const bool may_be_negated = t.view->dtype != DType::kE4M3 && t.view->dtype != DType::kI32;
-        to_dispatcher = read != ReadResult::kOk || (may_be_negated && is_lazy_negation(t.object));
     }
     return to_dispatcher || wants_grad(output) ? Hurdle::kDispatcher : Hurdle::kNone;
 }

@@ -45,7 +45,11 @@ struct Pair {
 // ---- arguments; false: a Python error is set ----------------------------------------------------
 
 bool split_pair(const char* function, PyObject* given, const char* name, Pair& pair);
-bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b);
+bool check_given_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b);
+inline bool check_recipes(const char* function, PyObject* recipe, PyObject* recipe_a, PyObject* recipe_b) {
+    const bool none = !given(recipe) && !given(recipe_a) && !given(recipe_b);
+    return none || check_given_recipes(function, recipe, recipe_a, recipe_b);
+}
 // None is 0; what exceeds 64 bits becomes the largest.
 bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count);
 bool read_flag(PyObject* value, bool& flag);  // by Python's truth; absent: stays

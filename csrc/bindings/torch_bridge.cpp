@@ -1,9 +1,11 @@
 #include "bindings/torch_bridge.hpp"
 
 #include <array>
+#include <bit>
 #include <string_view>
 
 #include "bindings/dlpack_abi.hpp"
+#include "bindings/module_flags.hpp"
 #include "bindings/native_torch.hpp"
 
 namespace dgj::bindings {
@@ -65,8 +67,6 @@ bool g_can_skip_dispatcher = false;  // every probe and the exchange table are t
 const dlpack::ExchangeApi* g_api = nullptr;
 NativeTorch g_native;  // what is nullptr in it is asked through g_torch or g_api
 
-PyObject* g_profiler_key = nullptr;
-PyObject* g_compiling_key = nullptr;
 PyObject* g_requires_grad_key = nullptr;
 PyObject* g_no_types = nullptr;  // ()
 
@@ -82,6 +82,15 @@ const dlpack::ExchangeApi* find_api(PyObject* capsule) {
 
 // ---- types --------------------------------------------------------------------------------------
 
+enum class TensorKind : std::uint8_t {
+    kPlain,      // torch.Tensor or torch.nn.Parameter itself: torch runs none of its hooks
+    kParameter,  // a subclass of Parameter that leaves __torch_dispatch__ alone (weights of serving
+                 // frameworks)
+    kSubclass,   // any other subclass: the dispatcher decides
+    kOther,      // no tensor at all
+};
+
+// The kind of a type is decided once and remembered.
 struct KnownType {
     PyTypeObject* type = nullptr;  // owned, so that the address cannot come to mean another type
     TensorKind kind = TensorKind::kOther;
@@ -97,9 +106,11 @@ bool attribute_is(PyTypeObject* type, const char* name, PyObject* expected) {
     return same;
 }
 
-KnownType known_type(PyTypeObject* type) {
-    KnownType& slot = g_types[(reinterpret_cast<std::uintptr_t>(type) >> 5) % g_types.size()];
-    if (slot.type == type) return slot;
+inline KnownType& slot_of(PyTypeObject* type) {
+    return g_types[(reinterpret_cast<std::uintptr_t>(type) >> 5) % g_types.size()];
+}
+
+[[gnu::noinline]] KnownType decide_type(PyTypeObject* type) {
     KnownType found;
     if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(g_torch.tensor_type)) == 0) {
         found.kind = TensorKind::kOther;
@@ -115,10 +126,23 @@ KnownType known_type(PyTypeObject* type) {
     }
     Py_INCREF(type);
     found.type = type;
+    KnownType& slot = slot_of(type);
     PyTypeObject* old = slot.type;
     slot = found;
     Py_XDECREF(old);  // may run Python code, which may use the slot for another type
     return found;
+}
+
+inline TensorKind kind_of(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    if (reinterpret_cast<PyObject*>(type) == g_torch.tensor_type) return TensorKind::kPlain;
+    const KnownType& slot = slot_of(type);
+    return slot.type == type ? slot.kind : decide_type(type).kind;
+}
+
+bool has_function_hook(PyTypeObject* type) {
+    const KnownType& slot = slot_of(type);
+    return slot.type == type ? slot.has_function_hook : decide_type(type).has_function_hook;
 }
 
 // ---- probes -------------------------------------------------------------------------------------
@@ -147,12 +171,6 @@ bool call_is_nonzero(PyObject* probe) {
     const bool nonzero = PyLong_AsLong(result) != 0;
     Py_DECREF(result);
     return nonzero;
-}
-
-bool flag_is_set(PyObject* globals, PyObject* key) {
-    PyObject* value = PyDict_GetItemWithError(globals, key);  // borrowed
-    if (value == nullptr) PyErr_Clear();
-    return value != Py_False;
 }
 
 bool dispatch_mode_active() {
@@ -194,26 +212,36 @@ PyObject* ask_is_neg(PyObject* tensor, bool past_hook) {
     return result;
 }
 
+// A view whose memory holds the negated values. Only for kPlain and kParameter; no __torch_function__ runs.
+bool is_lazy_negation(PyObject* tensor) {
+    if (g_native.is_neg != nullptr) [[likely]]
+        return g_native.is_neg(g_native.tensor(tensor));
+    const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == g_torch.tensor_type;
+    PyObject* result = ask_is_neg(tensor, !plain && has_function_hook(Py_TYPE(tensor)));
+    const bool yes = is_true(result);
+    Py_XDECREF(result);
+    return yes;
+}
+
 // ---- reading ------------------------------------------------------------------------------------
 
+constexpr std::uint32_t word_of(std::uint8_t code, std::uint32_t bits) {
+    return code | bits << 8 | std::uint32_t{1} << 16;  // one lane
+}
+
 DType dtype_of(const dlpack::DataType& t) {
-    if (t.lanes != 1) return DType::kUnknown;
-    switch (t.code) {
-        case dlpack::kFloat8E4M3Fn: return DType::kE4M3;
-        case dlpack::kFloat8E5M2: return DType::kE5M2;
-        case dlpack::kFloat8E8M0: return DType::kE8M0;
-        case dlpack::kBfloat: return t.bits == 16 ? DType::kBF16 : DType::kUnknown;
-        case dlpack::kFloat:
-            return t.bits == 32   ? DType::kF32
-                   : t.bits == 16 ? DType::kF16
-                   : t.bits == 64 ? DType::kF64
-                                  : DType::kUnknown;
-        case dlpack::kInt:
-            return t.bits == 8    ? DType::kI8
-                   : t.bits == 32 ? DType::kI32
-                   : t.bits == 64 ? DType::kI64
-                                  : DType::kUnknown;
-        case dlpack::kUInt: return t.bits == 8 ? DType::kU8 : DType::kUnknown;
+    switch (std::bit_cast<std::uint32_t>(t)) {
+        case word_of(dlpack::kFloat8E4M3Fn, 8): return DType::kE4M3;
+        case word_of(dlpack::kFloat, 32): return DType::kF32;
+        case word_of(dlpack::kBfloat, 16): return DType::kBF16;
+        case word_of(dlpack::kFloat, 16): return DType::kF16;
+        case word_of(dlpack::kInt, 32): return DType::kI32;
+        case word_of(dlpack::kFloat8E5M2, 8): return DType::kE5M2;
+        case word_of(dlpack::kFloat8E8M0, 8): return DType::kE8M0;
+        case word_of(dlpack::kFloat, 64): return DType::kF64;
+        case word_of(dlpack::kInt, 8): return DType::kI8;
+        case word_of(dlpack::kInt, 64): return DType::kI64;
+        case word_of(dlpack::kUInt, 8): return DType::kU8;
         default: return DType::kUnknown;
     }
 }
@@ -239,7 +267,7 @@ ReadResult finish(const TensorView& view) {
 
 // The exchange table's function ends in the native one, after a conversion that costs five times as much.
 bool describe_natively(PyObject* tensor, dlpack::Tensor& t) {
-    if (!g_native.describes() || kind_of(tensor) == TensorKind::kOther) return false;
+    if (!g_native.describes()) return false;
     try {
         g_native.describe_tensor(g_native.tensor(tensor), &t);
         return true;
@@ -248,32 +276,42 @@ bool describe_natively(PyObject* tensor, dlpack::Tensor& t) {
     }
 }
 
-ReadResult view_of(const dlpack::Tensor& t, TensorView& view) {
+// Without a loop: each tensor of each call passes here.
+inline void copy_extents(const std::int64_t* from, int count,
+                         std::array<std::int64_t, TensorView::kMaxDims>& to) {
+    static_assert(TensorView::kMaxDims == 4);
+    switch (count) {
+        case 4: to[3] = from[3]; [[fallthrough]];
+        case 3: to[2] = from[2]; [[fallthrough]];
+        case 2: to[1] = from[1]; [[fallthrough]];
+        case 1: to[0] = from[0]; [[fallthrough]];
+        default: break;
+    }
+}
+
+[[gnu::cold, gnu::noinline]] void fill_row_major(TensorView& view) {
+    std::int64_t stride = 1;
+    for (auto i = static_cast<std::size_t>(view.ndim); i-- > 0; stride *= view.shape[i])
+        view.stride[i] = stride;
+}
+
+inline ReadResult view_of(const dlpack::Tensor& t, TensorView& view) {
     view.ndim = t.ndim;
     view.dtype = dtype_of(t.dtype);
     view.device = device_of(t.device);
-    if (t.ndim > TensorView::kMaxDims) return ReadResult::kTooMany;
+    if (t.ndim > TensorView::kMaxDims) [[unlikely]]
+        return ReadResult::kTooMany;
     view.data = static_cast<char*>(t.data) + t.byte_offset;
-    std::int64_t row_major = 1;
-    for (int i = t.ndim - 1; i >= 0; --i) {
-        const auto at = static_cast<std::size_t>(i);
-        view.shape[at] = t.shape[i];
-        view.stride[at] = t.strides != nullptr ? t.strides[i] : row_major;
-        row_major *= t.shape[i];
-    }
+    copy_extents(t.shape, t.ndim, view.shape);
+    if (t.strides != nullptr) [[likely]]
+        copy_extents(t.strides, t.ndim, view.stride);
+    else fill_row_major(view);
     return finish(view);
-}
-
-ReadResult read_through_table(PyObject* tensor, TensorView& view) {
-    dlpack::Tensor t;
-    if (!describe_natively(tensor, t) && g_api->tensor_from_object(tensor, &t) != 0)
-        return ReadResult::kFailed;
-    return view_of(t, view);
 }
 
 // describe() returns (data_ptr, dtype code, device type, device index, ndim, *shape, *strides); the codes are
 // our enums.
-ReadResult read_through_python(PyObject* tensor, TensorView& view) {
+[[gnu::cold, gnu::noinline]] ReadResult read_through_python(PyObject* tensor, TensorView& view) {
     PyObject* ints = PyObject_CallOneArg(g_torch.describe, tensor);
     if (ints == nullptr) return ReadResult::kFailed;
     const auto at = [&](Py_ssize_t i) { return PyLong_AsLongLong(PyTuple_GET_ITEM(ints, i)); };
@@ -291,6 +329,16 @@ ReadResult read_through_python(PyObject* tensor, TensorView& view) {
     return too_many ? ReadResult::kTooMany : finish(view);
 }
 
+// is_tensor: `object` is known to be one, which the native function has to rely on.
+inline ReadResult read_object(PyObject* object, bool is_tensor, TensorView& view) {
+    if (g_api == nullptr) [[unlikely]]
+        return read_through_python(object, view);
+    dlpack::Tensor t;
+    if (!(is_tensor && describe_natively(object, t)) && g_api->tensor_from_object(object, &t) != 0)
+        return ReadResult::kFailed;
+    return view_of(t, view);
+}
+
 bool attach_native(PyObject* parts) {
     PyObject* addresses = PyDict_GetItemString(parts, "native");  // borrowed
     PyObject* samples = PyDict_GetItemString(parts, "samples");
@@ -306,12 +354,6 @@ bool attach_native(PyObject* parts) {
 
 }  // namespace
 
-TensorKind kind_of(PyObject* object) {
-    PyTypeObject* type = Py_TYPE(object);
-    if (reinterpret_cast<PyObject*>(type) == g_torch.tensor_type) return TensorKind::kPlain;
-    return known_type(type).kind;
-}
-
 bool torch_attached() { return g_attached; }
 
 PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
@@ -326,12 +368,10 @@ PyObject* attach_torch(PyObject* /*module*/, PyObject* parts) {
         if (value == Py_None) complete = false;
         else found.*part.member = Py_NewRef(value);
     }
-    g_profiler_key = PyUnicode_InternFromString("_is_profiler_enabled");
-    g_compiling_key = PyUnicode_InternFromString("_is_compiling_flag");
     g_requires_grad_key = PyUnicode_InternFromString("requires_grad");
     g_no_types = PyTuple_New(0);
-    if (g_profiler_key == nullptr || g_compiling_key == nullptr || g_requires_grad_key == nullptr ||
-        g_no_types == nullptr)
+    if (g_requires_grad_key == nullptr || g_no_types == nullptr ||
+        !attach_module_flags(found.profiler_globals, found.compiler_globals))
         return nullptr;
     g_torch = found;
     g_api = find_api(found.exchange_capsule);
@@ -347,18 +387,7 @@ PyObject* finish_attaching(PyObject* /*module*/, PyObject* /*unused*/) {
 
 bool dispatcher_needed() {
     return !g_can_skip_dispatcher || dispatch_mode_active() || function_mode_active() || tracing() ||
-           flag_is_set(g_torch.profiler_globals, g_profiler_key) ||
-           flag_is_set(g_torch.compiler_globals, g_compiling_key);
-}
-
-bool is_lazy_negation(PyObject* tensor) {
-    if (g_native.is_neg != nullptr) [[likely]]
-        return g_native.is_neg(g_native.tensor(tensor));
-    const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == g_torch.tensor_type;
-    PyObject* result = ask_is_neg(tensor, !plain && known_type(Py_TYPE(tensor)).has_function_hook);
-    const bool yes = is_true(result);
-    Py_XDECREF(result);
-    return yes;
+           module_flag_is_set();
 }
 
 bool wants_grad(PyObject* tensor) {
@@ -378,8 +407,28 @@ void mark_written(PyObject* tensor) {
     Py_XDECREF(result);
 }
 
+bool is_tensor(PyObject* object) { return kind_of(object) != TensorKind::kOther; }
+
 ReadResult read_tensor(PyObject* tensor, TensorView& view) {
-    return g_api != nullptr ? read_through_table(tensor, view) : read_through_python(tensor, view);
+    return read_object(tensor, is_tensor(tensor), view);
+}
+
+DirectRead read_directly(PyObject* object, TensorView& view) {
+    const TensorKind kind = kind_of(object);
+    if (kind == TensorKind::kOther) [[unlikely]]
+        return DirectRead::kOther;
+    if (kind == TensorKind::kSubclass) [[unlikely]]
+        return DirectRead::kDispatcher;
+    const ReadResult read = read_object(object, true, view);
+    if (read != ReadResult::kOk) [[unlikely]] {
+        if (read == ReadResult::kTooMany) return DirectRead::kTooMany;
+        if (read == ReadResult::kFailed) PyErr_Clear();
+        return DirectRead::kDispatcher;
+    }
+    // torch negates lazily what is the imaginary part of something, never e4m3 or an integer: those are not
+    // worth a call.
+    const bool may_be_negated = view.dtype != DType::kE4M3 && view.dtype != DType::kI32;
+    return may_be_negated && is_lazy_negation(object) ? DirectRead::kDispatcher : DirectRead::kRead;
 }
 
 bool reads_natively() {

@@ -12,17 +12,6 @@
 
 namespace dgj::bindings {
 
-enum class TensorKind : std::uint8_t {
-    kPlain,      // torch.Tensor or torch.nn.Parameter itself: torch runs none of its hooks
-    kParameter,  // a subclass of Parameter that leaves __torch_dispatch__ alone (weights of serving
-                 // frameworks)
-    kSubclass,   // any other subclass: the dispatcher decides
-    kOther,      // no tensor at all
-};
-
-// Decided once for each type and remembered.
-TensorKind kind_of(PyObject* object);
-
 bool torch_attached();
 // METH_O; see the table in torch_bridge.cpp for `parts`. Everything below may be asked after it.
 PyObject* attach_torch(PyObject* module, PyObject* parts);
@@ -35,9 +24,6 @@ PyObject* native_torch(PyObject* module, PyObject* unused);
 // compiling, a profiler; or when this torch lacks a way to tell. A functorch transform is not asked for: it
 // matters only to the tensors that it wraps, and those cannot be read (read_tensor says kFailed or kNoData).
 bool dispatcher_needed();
-
-// A view whose memory holds the negated values. Only for kPlain and kParameter; no __torch_function__ runs.
-bool is_lazy_negation(PyObject* tensor);
 
 // d is written behind autograd's back, which is an error where autograd would have to follow it.
 bool wants_grad(PyObject* tensor);  // grad mode is on and the tensor requires grad
@@ -53,6 +39,16 @@ enum class ReadResult {
     kTooMany,  // more dimensions than any operation takes; the view has ndim and nothing else
 };
 ReadResult read_tensor(PyObject* tensor, TensorView& view);
+
+// The same for an argument of a direct call, of any type.
+enum class DirectRead {
+    kRead,        // the view has it
+    kDispatcher,  // a tensor that only torch's dispatcher serves; no error is set
+    kTooMany,     // as above
+    kOther,       // no tensor at all
+};
+DirectRead read_directly(PyObject* object, TensorView& view);
+bool is_tensor(PyObject* object);
 
 // The same for a tensor that torch's C++ code hands over, without the GIL; only where reads_natively().
 // read_tensor throws what torch throws where it could not describe the tensor.

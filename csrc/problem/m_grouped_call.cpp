@@ -75,8 +75,9 @@ inline std::int64_t group_stride(const TensorView& t, std::int64_t adjacent) {
     return t.shape[0] == 1 ? adjacent : t.stride[0];
 }
 
-inline std::int64_t check_group_stride(const Arg& arg, std::int64_t stride, std::int64_t multiple_bytes) {
-    const std::int64_t bytes = stride * size_of(arg.t.dtype);
+inline std::int64_t check_group_stride(const Arg& arg, std::int64_t stride, std::int64_t multiple_bytes,
+                                       int element_size) {
+    const std::int64_t bytes = stride * element_size;
     if (bytes < 0 || bytes % multiple_bytes != 0) [[unlikely]]
         bad_group_stride(arg, bytes, multiple_bytes, false);
     return stride;
@@ -90,13 +91,32 @@ inline void check_groups_apart(const Arg& d, const Slab& slab) {
         bad_group_stride(d, slab.stride * size_of(d.t.dtype), kPitchBytes, true);
 }
 
+struct Memory {
+    const void* data;
+    int element_size;
+    Slab slab;
+    std::uintptr_t end() const {
+        const Slab& s = slab;
+        const std::int64_t span = (s.groups - 1) * s.stride + (s.rows - 1) * s.pitch + s.width;
+        return address(data) + static_cast<std::uintptr_t>(span * element_size);
+    }
+};
+
 // Evenly spaced rows where the groups continue each other, else everything from first to last byte.
-inline Rows rows_of(const void* data, const Slab& slab, int element_size) {
-    if (slab.groups == 1 || slab.stride == slab.rows * slab.pitch)
-        return checks::rows_of(data, slab.groups * slab.rows, slab.pitch, slab.width, element_size);
-    const std::int64_t span = (slab.groups - 1) * slab.stride + (slab.rows - 1) * slab.pitch + slab.width;
-    return checks::rows_of(data, 1, 0, span, element_size);
+inline Rows rows_of(const Memory& m) {
+    const Slab& s = m.slab;
+    if (s.groups == 1 || s.stride == s.rows * s.pitch)
+        return checks::rows_of(m.data, s.groups * s.rows, s.pitch, s.width, m.element_size);
+    const std::int64_t span = (s.groups - 1) * s.stride + (s.rows - 1) * s.pitch + s.width;
+    return checks::rows_of(m.data, 1, 0, span, m.element_size);
 }
+
+inline void check_apart(const Arg& arg, const Memory& in, const Memory& d) {
+    if (address(in.data) < d.end() && address(d.data) < in.end()) [[unlikely]]
+        check_interleaved(arg, rows_of(in), rows_of(d));
+}
+
+constexpr Slab one_run(std::int64_t width) { return {1, 0, 1, 0, width}; }
 
 // ---- values of `groups` -------------------------------------------------------------------------
 
@@ -172,12 +192,15 @@ void check_index(const MGroupedCall& call, const std::int32_t* values, const cha
     }
 }
 
-MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) {
+namespace {
+
+// kMasked: the form is kCounts. A template, so that the path of a call never asks which form it has.
+template <bool kMasked>
+MGroupedCall validate(const MGroupedArgs& args, const char* function) {
     const Arg a{function, "a[0]", args.a}, sfa{function, "a[1]", args.sfa};
     const Arg b{function, "b[0]", args.b}, sfb{function, "b[1]", args.sfb};
     const Arg d{function, "d", args.d}, index{function, argument_name(args.form), args.groups};
-    const bool masked = args.form == GroupForm::kCounts;
-    const int row_dim = masked ? 1 : 0;  // of a, its scales and d
+    constexpr int row_dim = kMasked ? 1 : 0;  // of a, its scales and d
 
     check_operand(a, sfa);
     check_operand(b, sfb);
@@ -198,7 +221,7 @@ MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) 
     check_rank(b, 3);
     check_rank(d, row_dim + 2);
     check_rank(index, 1);
-    const auto at = static_cast<std::size_t>(row_dim);
+    constexpr std::size_t at = row_dim;
     const std::int64_t groups = args.b.shape[0], n = args.b.shape[1], k = args.b.shape[2];
     const std::int64_t rows = args.a.shape[at];
     if (groups < 1 || groups > kMaxGroups) [[unlikely]]
@@ -209,9 +232,9 @@ MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) 
 
     const std::int64_t k_blocks = ceil_div(k, kScaleBlock), n_blocks = ceil_div(n, kScaleBlock);
     const auto fits = [&](const TensorView& t, std::int64_t columns) {
-        return t.shape[at] == rows && t.shape[at + 1] == columns && (!masked || t.shape[0] == groups);
+        return t.shape[at] == rows && t.shape[at + 1] == columns && (!kMasked || t.shape[0] == groups);
     };
-    if (masked) {
+    if constexpr (kMasked) {
         if (!fits(args.a, k)) [[unlikely]]
             bad_shape(a, "[G, max_m, K]", {groups, rows, k});
         if (!fits(args.d, n)) [[unlikely]]
@@ -255,48 +278,52 @@ MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) 
         bad_vector_memory(index, sizeof(std::int32_t), "stride 1");
     if (device.type == Device::Type::kCpu) check_index(call, call.index, function);
 
-    const std::int64_t slabs = masked ? groups : 1;
+    const std::int64_t slabs = kMasked ? groups : 1;
     const int d_size = size_of(call.d_dtype);
     call.d = args.d.data;
     call.ldd = check_matrix(d, row_dim, true);
-    if (masked) call.d_group = check_group_stride(d, group_stride(args.d, rows * call.ldd), kPitchBytes);
-    const Slab d_slab{slabs, call.d_group, rows, call.ldd, n};
-    if (slabs > 1) check_groups_apart(d, d_slab);
-    const Rows d_rows = rows_of(call.d, d_slab, d_size);
-    check_apart(index, checks::rows_of(call.index, 1, 0, index_extent, sizeof(std::int32_t)), d_rows);
+    if (kMasked)
+        call.d_group = check_group_stride(d, group_stride(args.d, rows * call.ldd), kPitchBytes, d_size);
+    const Memory d_memory{call.d, d_size, {slabs, call.d_group, rows, call.ldd, n}};
+    if (slabs > 1) check_groups_apart(d, d_memory.slab);
+    check_apart(index, {call.index, sizeof(std::int32_t), one_run(index_extent)}, d_memory);
     if (k == 0) return call;  // the operands and their scales have no elements
 
     call.a = args.a.data;
     call.lda = check_matrix(a, row_dim);
-    if (masked) call.a_group = check_group_stride(a, group_stride(args.a, rows * call.lda), kPitchBytes);
-    check_apart(a, rows_of(call.a, Slab{slabs, call.a_group, rows, call.lda, k}, 1), d_rows);
+    if (kMasked) call.a_group = check_group_stride(a, group_stride(args.a, rows * call.lda), kPitchBytes, 1);
+    check_apart(a, {call.a, 1, {slabs, call.a_group, rows, call.lda, k}}, d_memory);
 
     call.b = args.b.data;
     call.ldb = check_matrix(b, 1);
-    call.b_group = check_group_stride(b, group_stride(args.b, n * call.ldb), kPitchBytes);
-    check_apart(b, rows_of(call.b, Slab{groups, call.b_group, n, call.ldb, k}, 1), d_rows);
+    call.b_group = check_group_stride(b, group_stride(args.b, n * call.ldb), kPitchBytes, 1);
+    check_apart(b, {call.b, 1, {groups, call.b_group, n, call.ldb, k}}, d_memory);
 
     call.sfa = static_cast<const float*>(args.sfa.data);
     const ScaleStrides of_a = check_scales_of_a(sfa, row_dim, rows, k_blocks);
     call.sfa_stride_m = of_a.row;
     call.sfa_stride_k = of_a.block;
-    const bool adjacent_rows = of_a.row == 1;
-    Slab sfa_slab = adjacent_rows ? Slab{slabs, 0, k_blocks, of_a.block, rows}
+    Slab sfa_slab = of_a.row == 1 ? Slab{slabs, 0, k_blocks, of_a.block, rows}
                                   : Slab{slabs, 0, rows, of_a.row, k_blocks};
-    if (masked)
+    if (kMasked)
         call.sfa_group = sfa_slab.stride = check_group_stride(
-            sfa, group_stride(args.sfa, sfa_slab.rows * sfa_slab.pitch), sizeof(float));
-    check_apart(sfa, rows_of(call.sfa, sfa_slab, sizeof(float)), d_rows);
+            sfa, group_stride(args.sfa, sfa_slab.rows * sfa_slab.pitch), sizeof(float), sizeof(float));
+    check_apart(sfa, {call.sfa, sizeof(float), sfa_slab}, d_memory);
 
     call.sfb = static_cast<const float*>(args.sfb.data);
     const ScaleStrides of_b = check_scales_of_b(sfb, 1, n_blocks, k_blocks);
     call.sfb_stride_n = of_b.row;
     call.sfb_stride_k = of_b.block;
     const std::int64_t sfb_span = (n_blocks - 1) * of_b.row + (k_blocks - 1) * of_b.block + 1;
-    call.sfb_group = check_group_stride(sfb, group_stride(args.sfb, sfb_span), sizeof(float));
-    check_apart(sfb, checks::rows_of(call.sfb, 1, 0, (groups - 1) * call.sfb_group + sfb_span, sizeof(float)),
-                d_rows);
+    call.sfb_group = check_group_stride(sfb, group_stride(args.sfb, sfb_span), sizeof(float), sizeof(float));
+    check_apart(sfb, {call.sfb, sizeof(float), one_run((groups - 1) * call.sfb_group + sfb_span)}, d_memory);
     return call;
+}
+
+}  // namespace
+
+MGroupedCall validate_m_grouped(const MGroupedArgs& args, const char* function) {
+    return args.form == GroupForm::kCounts ? validate<true>(args, function) : validate<false>(args, function);
 }
 
 }  // namespace dgj

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <string>
 
@@ -53,9 +54,11 @@ constexpr const char* name_of(DType t) {  // torch's names, since they stand in 
 }
 
 struct Device {
-    enum class Type : std::uint8_t { kCpu, kCuda, kOther } type = Type::kCpu;
-    int index = 0;
-    bool operator==(const Device&) const = default;
+    enum class Type : std::int32_t { kCpu, kCuda, kOther } type = Type::kCpu;
+    std::int32_t index = 0;
+    bool operator==(const Device& other) const {  // one comparison
+        return std::bit_cast<std::uint64_t>(*this) == std::bit_cast<std::uint64_t>(other);
+    }
 };
 
 // A borrowed tensor: strides are in elements and always filled in.
@@ -65,8 +68,9 @@ struct TensorView {
     DType dtype = DType::kUnknown;
     Device device{};
     int ndim = 0;
-    std::array<std::int64_t, kMaxDims> shape{};
-    std::array<std::int64_t, kMaxDims> stride{};
+    // The first ndim; the others are left alone, since every call would pay for clearing them.
+    std::array<std::int64_t, kMaxDims> shape;
+    std::array<std::int64_t, kMaxDims> stride;
 };
 
 std::string shape_text(const TensorView& t);   // "[3, 5]"

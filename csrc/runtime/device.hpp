@@ -20,6 +20,8 @@ struct DeviceState {
 // kernels, Error(kValue) for an index that no device has.
 const DeviceState& device_state(int index);
 
+std::uint32_t usable_sms(const DeviceState& device);  // what get_num_sms says of it
+
 // Makes the device's primary context current for a scope and puts back what was, which may be none: a thread
 // that never used CUDA has no context. When it is current already, that costs one query.
 class ContextGuard {

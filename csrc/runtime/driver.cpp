@@ -119,10 +119,10 @@ const Loaded& initialised() {
 
 }  // namespace
 
-const DriverApi& driver() {
+const DriverApi& first_driver() {
     const Loaded& l = initialised();
-    if (!l.problem.empty()) [[unlikely]]
-        throw Error(l.problem_kind, l.problem);
+    if (!l.problem.empty()) throw Error(l.problem_kind, l.problem);
+    g_driver.store(&l.api, std::memory_order_release);
     return l.api;
 }
 

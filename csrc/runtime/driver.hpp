@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -44,9 +45,15 @@ struct DriverApi {
                                  void** extra);
 };
 
+const DriverApi& first_driver();
+inline constinit std::atomic<const DriverApi*> g_driver{nullptr};  // once first_driver() has succeeded
+
 // The loaded and initialised driver. Throws Error(kNotImplemented) when this machine has none, one that is
 // older than CUDA 12.0, or no device; the first outcome is remembered.
-const DriverApi& driver();
+inline const DriverApi& driver() {
+    const DriverApi* api = g_driver.load(std::memory_order_acquire);
+    return api != nullptr ? *api : first_driver();
+}
 
 // "CUDA_ERROR_INVALID_VALUE (invalid argument)"
 std::string describe(CUresult result);

@@ -72,7 +72,7 @@ void launch_gemm(ThreadState& t, const Fp8GemmCall& call, const MNode& node, Str
     t.last.params = {const_cast<CUtensorMap*>(a), const_cast<CUtensorMap*>(b), const_cast<CUtensorMap*>(d),
                      &t.args};
 
-    const auto sms = static_cast<std::uint32_t>(get_num_sms(device.index));
+    const std::uint32_t sms = usable_sms(device);
     const std::uint32_t grid = sms == device.sms ? node.grid : grid_blocks(lp.plan, call.m, sms);
     t.last.launch(lp, grid, stream, "fp8_gemm_nt", call.m);
 }

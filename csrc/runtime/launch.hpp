@@ -24,7 +24,31 @@ public:
     LaunchConfig() = default;
     LaunchConfig(const LaunchConfig&) = delete;
     LaunchConfig& operator=(const LaunchConfig&) = delete;
-    void fill(const LaunchShape& shape, StreamHandle stream);
+    // Inline, so that the shape of a call never lies in memory.
+    void fill(const LaunchShape& shape, StreamHandle stream) {
+        config_.gridDimX = shape.grid_x;
+        config_.gridDimY = shape.grid_y;
+        config_.gridDimZ = shape.grid_z;
+        config_.blockDimX = shape.threads;
+        config_.blockDimY = 1;
+        config_.blockDimZ = 1;
+        config_.sharedMemBytes = shape.smem_bytes;
+        config_.hStream = static_cast<CUstream>(stream);
+        config_.attrs = attributes_;
+        config_.numAttrs = 0;
+        if (shape.cluster > 1) {
+            CUlaunchAttribute& a = attributes_[config_.numAttrs++];
+            a.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            a.value.clusterDim.x = shape.cluster;
+            a.value.clusterDim.y = 1;
+            a.value.clusterDim.z = 1;
+        }
+        if (shape.pdl) {
+            CUlaunchAttribute& a = attributes_[config_.numAttrs++];
+            a.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            a.value.programmaticStreamSerializationAllowed = 1;
+        }
+    }
     const CUlaunchConfig* get() const { return &config_; }
 
 private:

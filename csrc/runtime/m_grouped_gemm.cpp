@@ -13,8 +13,7 @@ constexpr std::int64_t kAnyRows = 1;  // plans of grouped problems do not depend
 
 struct ThreadState {
     RecentProblems problems;
-    TensorMapCache<16, MatricesMapKey> a_maps;
-    TensorMapCache<16, MatricesMapKey> few_maps;  // of A too, with smaller boxes
+    TensorMapCache<16, TwoBoxesMapKey> a_maps;
     TensorMapCache<16, MatricesMapKey> d_maps;
     TensorMapCache<128, MatricesMapKey> b_maps;
     GroupedArgs args;
@@ -41,9 +40,10 @@ MatricesMapKey map_key(const MGroupedCall& call, const void* data, std::int64_t 
             .dtype = dtype};
 }
 
-void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& lp, StreamHandle stream) {
+void launch_grouped(ThreadState& t, const MGroupedCall& call, const MNode& node, StreamHandle stream) {
     if (get_compile_mode() != 0) [[unlikely]]
         return;  // the plan is loaded, which is all that was asked
+    const LaunchPlan& lp = *node.plan;
     const KernelShape& shape = lp.shape;
     const DeviceState& device = *lp.kernel.device;
     const ContextGuard current(device);
@@ -51,11 +51,12 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
 
     const CUtensorMap *a = &kNoMap, *b = &kNoMap, *few = &kNoMap, *d = &kNoMap;
     if (call.k != 0) [[likely]] {
-        MatricesMapKey key = map_key(call, call.a, call.lda, call.a_group, call.k, shape.a_box_rows,
-                                     DType::kU8);
-        a = t.a_maps.find_or_encode(key, "a");
-        key.box_rows = static_cast<std::uint16_t>(shape.few_box_rows);
-        few = t.few_maps.find_or_encode(key, "a");
+        const TwoBoxesMaps* of_a = t.a_maps.find_or_encode(
+            {map_key(call, call.a, call.lda, call.a_group, call.k, shape.a_box_rows, DType::kU8),
+             static_cast<std::uint16_t>(shape.few_box_rows)},
+            "a");
+        a = &of_a->map;
+        few = &of_a->few;
         b = t.b_maps.find_or_encode({.address = reinterpret_cast<std::uintptr_t>(call.b),
                                      .rows = static_cast<std::uint64_t>(call.n),
                                      .pitch_bytes = static_cast<std::uint64_t>(call.ldb),
@@ -89,8 +90,8 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const LaunchPlan& 
               0};
     t.last.params = {const_cast<CUtensorMap*>(a), const_cast<CUtensorMap*>(b), const_cast<CUtensorMap*>(few),
                      const_cast<CUtensorMap*>(d), &t.args};
-    const std::uint32_t grid = grid_blocks(lp.plan, call.rows,
-                                           static_cast<std::uint32_t>(get_num_sms(device.index)));
+    const std::uint32_t sms = usable_sms(device);
+    const std::uint32_t grid = sms == device.sms ? node.grid : grid_blocks(lp.plan, call.rows, sms);
     t.last.launch(lp, grid, stream, "m_grouped_gemm", call.rows, call.groups);
 }
 
@@ -102,7 +103,7 @@ bool m_grouped_gemm_if_warm(const MGroupedCall& call, StreamHandle stream) {
     const MNode* node = t.problems.find(key_of(call), kAnyRows);
     if (node == nullptr) [[unlikely]]
         return false;
-    launch_grouped(t, call, *node->plan, stream);
+    launch_grouped(t, call, *node, stream);
     return true;
 }
 
@@ -121,7 +122,7 @@ void m_grouped_gemm(const MGroupedCall& call, StreamHandle stream) {
                              .n = static_cast<std::uint32_t>(call.n),
                              .k = static_cast<std::uint32_t>(call.k)},
                             call.device.index, kAnyRows, stream);
-    launch_grouped(t, call, *node->plan, stream);
+    launch_grouped(t, call, *node, stream);
 }
 
 }  // namespace dgj::runtime

@@ -42,10 +42,11 @@ void set_num_sms(int n) {
     g_num_sms.store(n, std::memory_order_relaxed);
 }
 
-int get_num_sms(int device) {
-    const int all = static_cast<int>(device_state(device).sms);
-    const int set = g_num_sms.load(std::memory_order_relaxed);
-    return set == 0 ? all : std::min(set, all);
+int get_num_sms(int device) { return static_cast<int>(usable_sms(device_state(device))); }
+
+std::uint32_t usable_sms(const DeviceState& device) {
+    const auto set = static_cast<std::uint32_t>(g_num_sms.load(std::memory_order_relaxed));
+    return set == 0 ? device.sms : std::min(set, device.sms);
 }
 
 void set_pdl(bool on) { g_pdl.store(on, std::memory_order_relaxed); }

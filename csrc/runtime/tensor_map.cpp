@@ -59,4 +59,10 @@ CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name) {
     return map;
 }
 
+TwoBoxesMaps encode_tensor_map(const TwoBoxesMapKey& key, const char* name) {
+    MatricesMapKey few = key.matrices;
+    few.box_rows = key.few_box_rows;
+    return {encode_tensor_map(key.matrices, name), encode_tensor_map(few, name)};
+}
+
 }  // namespace dgj::runtime

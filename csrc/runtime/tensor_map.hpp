@@ -37,10 +37,25 @@ struct MatricesMapKey {
     bool operator==(const MatricesMapKey&) const = default;
 };
 
+// The same matrices in two boxes.
+struct TwoBoxesMapKey {
+    MatricesMapKey matrices;  // with the first box
+    std::uint16_t few_box_rows = 0;
+    bool operator==(const TwoBoxesMapKey&) const = default;
+};
+struct TwoBoxesMaps {
+    CUtensorMap map, few;
+};
+
 // FP8 as bytes, others as they are; 128-byte swizzle, 128-byte L2 promotion, zeros outside. `name` is the
 // tensor's name in an error. Throws Error(kRuntime).
 CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name);
 CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name);
+TwoBoxesMaps encode_tensor_map(const TwoBoxesMapKey& key, const char* name);
+
+inline std::uint64_t hash_of(const TensorMapKey& key) { return key.address ^ (key.rows << 40) ^ key.inner; }
+inline std::uint64_t hash_of(const MatricesMapKey& key) { return key.address ^ (key.rows << 40) ^ key.inner; }
+inline std::uint64_t hash_of(const TwoBoxesMapKey& key) { return hash_of(key.matrices); }
 
 // A thread's recent maps of one operand: kSets sets of four, oldest out. All zeros is the empty cache, so
 // that memory from calloc is one and its pages stay untouched until used.
@@ -49,9 +64,11 @@ class TensorMapCache {
     static_assert((kSets & (kSets - 1)) == 0, "the set is chosen by the low bits of a hash");
 
 public:
-    const CUtensorMap* find_or_encode(const Key& key, const char* name) {
+    using Maps = decltype(encode_tensor_map(Key{}, ""));
+
+    const Maps* find_or_encode(const Key& key, const char* name) {
         // Addresses are multiples of 16 and mostly of 512: multiply, and take high bits.
-        const std::uint64_t hash = (key.address ^ (key.rows << 40) ^ key.inner) * 0x9E3779B97F4A7C15ull;
+        const std::uint64_t hash = hash_of(key) * 0x9E3779B97F4A7C15ull;
         Set& set = sets_[(hash >> 40) & (kSets - 1)];
         for (std::size_t way = 0; way < kWays; ++way)
             if (set.keys[way] == key) return &set.maps[way];
@@ -68,7 +85,7 @@ private:
     struct Set {
         std::array<Key, kWays> keys;
         std::uint32_t next;
-        std::array<CUtensorMap, kWays> maps;
+        std::array<Maps, kWays> maps;
     };
     std::array<Set, kSets> sets_;
 };

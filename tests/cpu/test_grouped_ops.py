@@ -327,6 +327,23 @@ def test_torch_compile_takes_the_whole_graph(form, backend, dynamic):
         assert torch.equal(compiled(*arguments, form), function(*arguments, form))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_compiled_graph_knows_the_alignment_that_is_set():
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda x: x * dg.get_mk_alignment_for_contiguous_layout(), fullgraph=True, backend="eager"
+    )
+    try:
+        for alignment in (128, 16, 128, 1):
+            dg.set_mk_alignment_for_contiguous_layout(alignment)
+            assert compiled(torch.ones(1)).item() == alignment
+        with pytest.raises(ValueError, match="129"):
+            dg.set_mk_alignment_for_contiguous_layout(129)
+        assert compiled(torch.ones(1)).item() == 1
+    finally:
+        dg.set_mk_alignment_for_contiguous_layout(128)
+
+
 def test_a_compiled_graph_reads_the_alignment_when_it_runs():
     torch.compiler.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")

@@ -274,6 +274,36 @@ def test_the_profiler_sees_the_operator():
     assert "deep_gemm_jit::fp8_gemm_nt" in {event.key for event in profile.key_averages()}
 
 
+@pytest.mark.parametrize("how", ["setattr", "globals", "missing"])
+def test_flags_of_torchs_modules_are_seen_at_each_change(how, monkeypatch):
+    """A profiler runs, something is compiled: remembered between calls, so each change has to be noticed."""
+    flags = [(torch.autograd.profiler, "_is_profiler_enabled"), (torch.compiler, "_is_compiling_flag")]
+    a, b = operands()
+
+    def change(module, name, value):
+        if how == "setattr":
+            setattr(module, name, value)
+        elif how == "missing" and value:  # what torch does not say may be true
+            delattr(module, name)
+        else:
+            vars(module).update({name: value})
+
+    def sees_the_operator() -> bool:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for (module, name), value in zip(flags, values, strict=True):
+                change(module, name, value)
+            direct(a, b)
+            for module, name in flags:
+                change(module, name, False)
+        return "deep_gemm_jit::fp8_gemm_nt" in {event.key for event in profile.key_averages()}
+
+    for module, name in flags:
+        monkeypatch.setattr(module, name, False)
+    for values in [(False, False), (True, False), (False, False), (False, True), (False, False)]:
+        for _ in range(2):
+            assert sees_the_operator() == any(values), values
+
+
 def test_fake_tensors_run_no_arithmetic():
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -1,0 +1,170 @@
+"""Which tiles the blocks of the M-grouped kernel take: every row of every group, with every column, once."""
+
+import random
+
+import pytest
+import torch
+from emulator import grouped, launch, plans
+from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
+
+from deep_gemm_jit import _core
+
+WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, nothing
+PAGE = 6
+
+# In place of the kernel: the table is made as there, then a warp writes down what its walk says. After a tile
+# without rows all leave the page.
+WALK = """
+#include "parts/groups.cuh"
+DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
+    using namespace dgj;
+    const GroupTable table(ptx::shared_base());
+    Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
+    ptx::wait_for_prior_kernels();
+    for (u32 page = 0;; page++) {
+        if (one_warp_builds(args)) {
+            if (ptx::warp_index() == 0) build_small_table(table, args);
+        } else {
+            build_table(table, args, page);
+        }
+        ptx::sync_block();
+        const u32 pages = page_count(table, args);
+        if (ptx::warp_index() == 0) {
+            for (GroupWalk walk(table, args); walk.valid(); walk.next()) {
+                const GroupTile t = walk.locate();
+                const u32 left = kN - t.col, cols = t.wide() ? t.cols : left < kTileCols ? left : kTileCols;
+                if (ptx::lane_index() == 0) {
+                    ptx::store_global_word4(out++, {t.group, t.row, t.rows, cols});
+                    ptx::store_global_word4(out++, {t.col, t.wide(), page, 0});
+                }
+                if (t.rows == 0) break;
+            }
+        }
+        if (page + 1 >= pages) break;
+        ptx::sync_block();
+    }
+}
+"""
+
+
+def compiled(n: int):
+    """The walk with the tiles that the planner gives this N."""
+    problem = _core.GemmProblem(n=n, k=128, d_dtype=torch.bfloat16, layout="m_grouped", groups=1)
+    source = plans.emit(plans.find(problem, 100))
+
+    def walk(text, headers):
+        constants = text[text.index("namespace dgj") : text.index("#include", text.index("namespace dgj"))]
+        return constants + WALK, headers
+
+    return launch.compiled(source, walk)
+
+
+def tiles_of(n: int, form: int, index, owner, groups: int, alignment: int, blocks: int) -> torch.Tensor:
+    """What each block lists, [blocks, most tiles, WORDS]; -1 behind its last tile."""
+    rows = owner.shape[-1]
+    tiles = (int((owner >= 0).sum()) // 64 + groups) * (n // 128 + 1)  # at most, but for holes
+    most = 2 * tiles // blocks + 8
+    out = torch.full((blocks, most, WORDS), -1, dtype=torch.int32)
+    args = grouped.GroupedArgs(
+        d=out.data_ptr(), d_group=most, index=index.data_ptr(), rows=rows, groups=groups, form=form,
+        alignment=alignment,
+    )  # fmt: skip
+    small = form != IDS and groups <= 32
+    launch.run(
+        compiled(n),
+        [args],
+        [launch.extent(out, True), launch.extent(index, False)],
+        blocks=blocks,
+        threads=32 if small else 256,
+        cluster=1,
+        shared_bytes=16384,
+        seed=launch.seeds((0,))[0],
+        what=f"walk n={n} form={form} alignment={alignment} groups={groups} rows={rows} blocks={blocks}",
+    )
+    return out
+
+
+def counts_of(groups: int, largest: int, generator: random.Random) -> list[int]:
+    """Rows of groups: none, few, around multiples of a piece of 64, any."""
+
+    def one() -> int:
+        kind = generator.randrange(4)
+        if kind < 2:
+            return generator.randint(0, 40) * kind
+        any_rows = generator.randint(0, largest)
+        return any_rows if kind == 2 else max(0, any_rows // 64 * 64 + generator.randint(-1, 1))
+
+    return [min(one(), largest) for _ in range(groups)]
+
+
+def check(n: int, form: int, owner: torch.Tensor, out: torch.Tensor) -> list[list[list[int]]]:
+    """Returns the tiles of each block, those without rows too."""
+    planes = owner if form == COUNTS else owner[None]
+    covered = torch.zeros(*planes.shape, n // 8, dtype=torch.uint8)
+    lists = [block[: int((block[:, 0] < 0).nonzero()[0])].tolist() for block in out]
+    for tiles in lists:
+        for at, (group, row, rows, cols, col, wide, page, _) in enumerate(tiles):
+            if rows == 0:
+                last = at == len(tiles) - 1 or tiles[at + 1][PAGE] > page
+                assert last, "a block went on after it was told that nothing is left"
+                continue
+            most = (128, 192) if wide else (192, 128)
+            assert 0 < rows <= most[0] and 0 < cols <= most[1] and col % 8 == cols % 8 == 0, (rows, col, cols)
+            plane = group if form == COUNTS else 0
+            owners = planes[plane, row : row + rows]
+            assert len(owners) == rows and col + cols <= n, "a tile goes past the end of D"
+            mine = owners == group
+            assert bool((mine | (owners < 0)).all() if form == IDS else mine.all()), "rows of another group"
+            covered[plane, row : row + rows, col // 8 : (col + cols) // 8] += 1
+    live = planes >= 0
+    assert bool((covered[live] == 1).all()), "a row of a group is computed not at all or twice"
+    assert bool((covered[~live] <= (form == IDS)).all()), "a row of no group is computed"
+    for page in {tile[PAGE] for tiles in lists for tile in tiles}:
+        lengths = [sum(tile[PAGE] == page for tile in tiles) for tiles in lists]
+        assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1, lengths
+    return lists
+
+
+def draw(form: int, groups: int, largest: int, generator: random.Random):
+    alignment = generator.choice((1, 8, 24, 128)) if form in (IDS, ENDS) else 1
+    counts = counts_of(groups, largest, generator)
+    seed = torch.Generator().manual_seed(generator.randrange(1000))
+    return alignment, *grouped.rows_of(form, counts, alignment, seed)
+
+
+# N: part of a tile, of a span of 384 columns, whole spans, all of that.
+@pytest.mark.parametrize("n", [8, 136, 384, 392, 584, 768, 1160])
+@pytest.mark.parametrize("form", [IDS, ENDS, OFFSETS, COUNTS], ids=["ids", "ends", "offsets", "counts"])
+def test_every_row_and_column_of_every_group_is_computed_once(form, n):
+    generator = random.Random(1000 * form + n)
+    sizes = (2000, 1, 4), (600, 1, 20), (2000, 33, 40), (150, 1, 40), (70, 1, 40), (6, 513, 1100)  # pages
+    for largest, fewest, most in sizes:
+        groups, blocks = generator.randint(fewest, most), generator.choice((1, 2, 5, 20, 66, 132))
+        alignment, index, owner = draw(form, groups, largest, generator)
+        check(n, form, owner, tiles_of(n, form, index, owner, groups, alignment, blocks))
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("n", [136, 584])
+def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):
+    generator, seen = random.Random(n + parts), set()
+    for form, groups in ((COUNTS, 3), (OFFSETS, 5), (ENDS, 35), (IDS, 4)):
+        alignment, index, owner = draw(form, groups, 300, generator)
+
+        def walk(blocks, form=form, groups=groups, alignment=alignment, index=index, owner=owner):
+            out = tiles_of(n, form, index, owner, groups, alignment, blocks)
+            return check(n, form, owner, out)
+
+        (whole,) = walk(1)
+        total = len(whole)
+        # All tiles are of the last round, or a round of whole ones comes before it.
+        fewer = [left for left in range(1, total) if parts * left <= total - left < (parts + 1) * left]
+        for left in [total, *fewer[-1:]]:
+            rounds, blocks = (0, total * parts) if left == total else (1, total - left)
+            seen.add(rounds)
+            lists = walk(blocks)
+            assert sum(map(len, lists)) == total - left + left * parts
+            for tiles in lists:
+                for _, _, rows, cols, _, wide, *_ in tiles[rounds:]:
+                    assert (cols if wide else rows) <= (64 if parts == 3 else 128)
+    assert seen == {0, 1}
