@@ -5,7 +5,8 @@
 //
 // A stage goes back to its producers before its products are promoted. What differs between blocks is kept to
 // a few instructions, since they are issued for every 64 x kCols products: descriptors are those of stage 0
-// and an offset, and where every tile starts at stage 0 the loop is unrolled, so that stages are constants.
+// and an offset; where every tile starts at stage 0 the loop's counter is the stage, or the loop is unrolled
+// and stages are constants; where scales are is stepped from block to block.
 //
 // Constants from the plan: kK, kStages, kScaleChunk.
 #pragma once
@@ -35,7 +36,7 @@ struct Rings {
 //   kRanges, kRange    ranges of columns with a scale of B each, and their width
 //   kStageA, kStageB   bytes from one stage to the next
 //   kScaleBytes, kScaleB, kScaleBPitch   of a stage of scales; where its sfb starts; of a block's sfb
-//   kStartsAtZero      every tile starts at stage 0 of the ring, and there are registers for an unrolled loop
+//   kStartsAtZero      every tile starts at stage 0 of the ring, and there are registers for the loop of kUnroll
 struct TileOperands {
     u64 a, b;  // descriptors of the warpgroup's rows at stage 0
     u32 full, scales, scales_full, scales_empty;

@@ -26,6 +26,16 @@ DGJ_DEVICE float from_f16(u16 v) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
     return r;
 }
+// Both halves, the low one first.
+DGJ_DEVICE Float2 from_bf16x2(u32 v) { return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)}; }
+DGJ_DEVICE Float2 from_f16x2(u32 v) {
+    Float2 r;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+        "cvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+        : "=f"(r.x), "=f"(r.y)
+        : "r"(v));
+    return r;
+}
 DGJ_DEVICE float from_bits(u32 v) { return __uint_as_float(v); }
 DGJ_DEVICE u32 to_bits(float v) { return __float_as_uint(v); }
 

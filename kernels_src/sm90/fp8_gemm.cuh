@@ -34,6 +34,7 @@
 #include "ptx/memory.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/warp.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace dgj {
@@ -155,7 +156,9 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
     const u32 from = ptx::hidden(staging + lane / kLanes * 128 + ((place / 4) ^ skew(lane / kLanes)) * 16);
     DGJ_NO_UNROLL
     for (u32 chunk = 0; chunk < kChunks; chunk++) {
-        const u32 column = tile_col + chunk % kColChunks * 32 + place;
+        const u32 first_column = tile_col + chunk % kColChunks * 32, column = first_column + place;
+        float of_lane[1] = {};  // bias of one column
+        if (first_column + lane < kN) Out::load_bias(args, first_column + lane, of_lane);
         ptx::sync_warp();  // the chunk before has been read
         DGJ_UNROLL
         for (u32 i = 0; i < kChunks; i++) {
@@ -168,20 +171,23 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
             }
         }
         ptx::sync_warp();
+        float bias[kValues];
+        DGJ_UNROLL
+        for (u32 i = 0; i < kValues; i++)
+            bias[i] = ptx::from_bits(ptx::shuffle(ptx::to_bits(of_lane[0]), place + i));
         if (column >= kN) continue;
         u32 row = first_row + chunk / kColChunks * 64 + lane / kLanes;
         DGJ_NO_UNROLL
         for (u32 r = 0; r < 16 && row < args.m; r += kRows, row += kRows) {
-            Word4 c[1] = {};
-            if (args.c != nullptr) c[0] = Out::load_row(args.c, (i64)row * args.ldc + column);
-            float v[1][kValues];
+            const Word4 c = Out::load_c(args, row, column);
+            float v[kValues];
             DGJ_UNROLL
             for (u32 i = 0; i < kValues; i += 4) {
                 const Float4 four = ptx::load_shared4((from + r * 128) ^ (i * 4));
-                v[0][i] = four.x, v[0][i + 1] = four.y, v[0][i + 2] = four.z, v[0][i + 3] = four.w;
+                v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
             }
-            finish<kOutput>(args, column, c, v);
-            Out::store(args.d, (i64)row * args.ldd + column, v[0]);
+            finish<kOutput>(args.alpha, bias, c, v);
+            Out::store(args.d, (i64)row * args.ldd + column, v);
         }
     }
 }
@@ -219,6 +225,7 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
     const u32 thread = ptx::thread_index() % 128;
     const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
+    // Hidden, or the compilers add what these addresses have in common again for each block.
     const TileOperands operands{.a = ptx::matrix_descriptor(smem.a + group * kGroupRows * 128),
                                 .b = ptx::matrix_descriptor(smem.b),
                                 .full = ptx::hidden(smem.full),
@@ -227,8 +234,8 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
                                 .scales_empty = ptx::hidden(smem.scales_empty),
                                 .row = row_in_tile,
                                 .first_range = 0};
-    // A stage is given back to all blocks that write into it.
     const u32 first_empty = ptx::hidden(smem.empty);
+    // A stage is given back to all blocks that write into it.
     const auto release = [&](u32 stage) {
         const u32 lane = ptx::lane_index(), empty = first_empty + 8 * stage;
         if constexpr (kCluster > 1) {

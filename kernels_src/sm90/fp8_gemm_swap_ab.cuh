@@ -224,13 +224,14 @@ DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 
     const u32 thread = ptx::thread_index() % 128, place = thread % kThreadsPerToken * kValues;
     const u32 column = weight_row + group * kGroupRows + place;
     if (column >= kN) return;
+    float bias[kValues];
+    Out::load_bias(args, column, bias);
     DGJ_NO_UNROLL
     for (u32 t = thread / kThreadsPerToken; t < tokens; t += 128 / kThreadsPerToken) {
         const u32 row = token + first_token + t, offset = (t * kPitch + place) * 4;
         if (first_token + t >= kTileCols || row >= args.m) break;
-        Word4 c[1] = {};
-        if (args.c != nullptr) c[0] = Out::load_row(args.c, (i64)row * args.ldc + column);
-        float v[1][kValues];
+        const Word4 c = Out::load_c(args, row, column);
+        float v[kValues];
         DGJ_UNROLL
         for (u32 rank = 0; rank < kSplitK; rank++) {
             DGJ_UNROLL
@@ -238,11 +239,11 @@ DGJ_DEVICE void write_rows(const GemmArgs& args, u32 group, u32 weight_row, u32 
                 const Float4 four = ptx::load_shared4(part(rank) + offset + i * 4);
                 const float add[4] = {four.x, four.y, four.z, four.w};
                 DGJ_UNROLL
-                for (u32 j = 0; j < 4; j++) v[0][i + j] = rank == 0 ? add[j] : ptx::add(v[0][i + j], add[j]);
+                for (u32 j = 0; j < 4; j++) v[i + j] = rank == 0 ? add[j] : ptx::add(v[i + j], add[j]);
             }
         }
-        finish<kOutput>(args, column, c, v);
-        Out::store(args.d, (i64)row * args.ldd + column, v[0]);
+        finish<kOutput>(args.alpha, bias, c, v);
+        Out::store(args.d, (i64)row * args.ldd + column, v);
     }
 }
 

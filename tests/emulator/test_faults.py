@@ -16,7 +16,7 @@ from deep_gemm_jit import _core
 SEEDS = (1, 0, 2, 3, 4, 5)
 GEMM, SWAP = "sm90/fp8_gemm.cuh", "sm90/fp8_gemm_swap_ab.cuh"
 MULTIPLY = "parts/multiply.cuh"
-STAGING, SCALES = "parts/staging.cuh", "parts/scales.cuh"
+STAGING, SCALES, OUTPUT = "parts/staging.cuh", "parts/scales.cuh", "parts/output.cuh"
 RACE = "not ordered before"
 
 
@@ -30,20 +30,22 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     scales: str = "rows"
     far: bool = False  # problems.far_apart, with c
+    bias: torch.dtype | None = None
 
     def plan(self):
         problem = _core.GemmProblem(n=self.n, k=self.k, d_dtype=self.dtype)
         return plans.find(problem, self.m, **dict(self.fields))
 
 
-def case(m, n, k, sms, dtype=torch.bfloat16, scales="rows", far=False, **fields):
-    return Case(m, n, k, sms, tuple(fields.items()), dtype, scales, far)
+def case(m, n, k, sms, dtype=torch.bfloat16, scales="rows", far=False, bias=None, **fields):
+    return Case(m, n, k, sms, tuple(fields.items()), dtype, scales, far, bias)
 
 
 CASES = {
     "gemm": case(300, 136, 2320, 1, family="gemm", tile_rows=128, tile_cols=64),
     "columns": case(130, 136, 1168, 1, scales="columns", family="gemm", tile_cols=64),
     "far": case(130, 72, 144, 1, torch.float32, far=True, family="gemm", tile_cols=64),
+    "bias": case(130, 72, 144, 1, bias=torch.float32, family="gemm", tile_cols=64),
     "wide": case(300, 136, 400, 1, family="gemm", tile_rows=256, tile_cols=128, waves=2),
     "cluster": case(300, 264, 1424, 2, family="gemm", tile_cols=64, cluster_cols=2),
     "swap": case(40, 136, 2320, 1, family="gemm_swap_ab", tile_cols=16, warpgroups=1, split_k=1),
@@ -81,7 +83,7 @@ G_FULL = "ptx::barrier_wait(o.full + 8 * stage, phase);"
 G_WAIT = "ptx::wgmma_wait<0>(); if (w == S::kWaves - 1) release(stage);"
 G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
 G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
-G_STORED = "ptx::sync_warp(); if (column >= kN) continue;"
+G_STORED = "ptx::sync_warp(); float bias[kValues]"
 G_AGAIN = "ptx::sync_warp();  // the chunk before has been read\n        DGJ_UNROLL"
 G_EXIT = "ptx::sync_warp();\n        ptx::sync_cluster();"
 S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n    if (thread == 0) {"
@@ -518,18 +520,19 @@ FAULTS = [
     Fault(
         "row of c in 32 bits",
         "far",
-        GEMM,
+        OUTPUT,
         "(i64)row * args.ldc",
         "row * (u32)args.ldc",
         "",
     ),
-    Fault("c of the wrong column", "far", GEMM, "args.ldc + column", "args.ldc + tile_col + place", WRONG),
+    Fault("c of another column", "far", GEMM, "load_c(args, row, column)", "load_c(args, row, place)", WRONG),
+    Fault("bias of another column", "bias", GEMM, "of_lane[0]), place + i)", "of_lane[0]), i)", WRONG),
     Fault(
         "sums read before the warp has stored them",
         "far",
         GEMM,
         G_STORED,
-        "if (column >= kN) continue;",
+        "float bias[kValues]",
         "",
     ),
     Fault("sums overwritten before the warp has read them", "far", GEMM, G_AGAIN, "DGJ_UNROLL", ""),
@@ -588,7 +591,7 @@ FAULTS = [
 
 def execute(which: str, seed: int, patch=None) -> None:
     c = CASES[which]
-    o = problems.make(c.m, c.n, c.k, c.dtype, seed=7, scales=c.scales, c=c.far)
+    o = problems.make(c.m, c.n, c.k, c.dtype, seed=7, scales=c.scales, c=c.far, bias=c.bias)
     o = problems.far_apart(o) if c.far else o
     launch.run_gemm(c.plan(), **o.as_dict(), sms=c.sms, seed=seed, patch=patch)
     problems.check(o)

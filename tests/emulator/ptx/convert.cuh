@@ -26,5 +26,7 @@ DGJ_DEVICE u32 pack_bf16(float low, float high) { return bf16_bits(high) << 16 |
 DGJ_DEVICE u32 pack_f16(float low, float high) { return f16_bits(high) << 16 | f16_bits(low); }
 DGJ_DEVICE float from_bf16(u16 v) { return from_bits((u32)v << 16); }
 DGJ_DEVICE float from_f16(u16 v) { return emu::float_from_half(v); }
+DGJ_DEVICE Float2 from_bf16x2(u32 v) { return {from_bf16((u16)v), from_bf16((u16)(v >> 16))}; }
+DGJ_DEVICE Float2 from_f16x2(u32 v) { return {from_f16((u16)v), from_f16((u16)(v >> 16))}; }
 
 }  // namespace dgj::ptx

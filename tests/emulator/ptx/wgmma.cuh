@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/base.cuh"
+#include "ptx/convert.cuh"
 
 namespace dgj::ptx {
 
@@ -41,8 +42,7 @@ DGJ_DEVICE void wgmma_e4m3(Sums<kCount, kSet>& d, u64 a, u64 b, u32 accumulate, 
 template <u32 kFirst, u32 kCount, u32 kSet>
 DGJ_DEVICE void add_sums(float* to, const Sums<kCount, kSet>& sums, float low, float high) {
     asm volatile("" : : "r"(sums.values) : "memory");
-    for (u32 k = 0; k < 8; k++)
-        to[k] = __builtin_fmaf(k % 4 < 2 ? low : high, sums.values[kFirst + k], to[k]);
+    for (u32 k = 0; k < 8; k++) to[k] = fma(k % 4 < 2 ? low : high, sums.values[kFirst + k], to[k]);
 }
 
 // The accumulators stay in memory, where the runtime writes poison and results.
