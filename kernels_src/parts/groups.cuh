@@ -255,7 +255,7 @@ struct RowTiles {
 // What a page comes to: its tiles, and the parts that tiles of the last round are cut into. Written by one
 // thread.
 DGJ_DEVICE void finish_table(const GroupTable& table, u32 page, u32 tiles) {
-    const u32 blocks = ptx::grid_size(), left = tiles % blocks;
+    const u32 blocks = ptx::grid_size(), left = tiles < blocks ? tiles : tiles % blocks;
     const u32 parts = left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
     ptx::store_shared_u32(table.page, page);
     ptx::store_shared_u32(table.whole, tiles - left);

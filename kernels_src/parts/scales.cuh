@@ -78,8 +78,6 @@ struct ScaleReader {
     }
     // Where only `aligned` copies are bulk ones, and there are no quads.
     DGJ_DEVICE explicit ScaleReader(u32 pitch) : block_bytes(pitch) {}
-    // The i-th block of a stage.
-    DGJ_DEVICE u32 block(u32 i) const { return i * block_bytes + (skew + i * skew_step) % 16; }
     // From a block's place and its skew to the next one's.
     DGJ_DEVICE void next_block(u32& place, u32& at_skew) const {
         place = ptx::hidden(place + block_bytes);

@@ -20,6 +20,17 @@ DGJ_DEVICE void barrier_wait(u32 barrier, u32 parity) {
         "r"(parity)
         : "memory");
 }
+// Whether that phase is over, without any waiting.
+DGJ_DEVICE bool barrier_test(u32 barrier, u32 parity) {
+    u32 over;
+    asm volatile(
+        "{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, done;\n}"
+        : "=r"(over)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return over != 0;
+}
 DGJ_DEVICE void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -52,6 +52,7 @@ constexpr u32 kScaleBlocks = (kN + 127) / 128;
 constexpr u32 kScalePitch = (kTileRows + 4) * 4;         // sfa of one K block, with room for a skew
 constexpr u32 kScaleBPitch = (kScaleCols + 3) / 4 * 16;  // sfb of one K block
 constexpr u32 kScaleBytes = kScaleChunk * (kScalePitch + kScaleBPitch);  // of a stage: sfa, then sfb
+constexpr u32 kStartBarrier = 1 + kWarpgroups;                           // after those of the consumers
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
 using Out = OutputType<kOutput>;
 
@@ -105,6 +106,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
     const u32 lane = ptx::lane_index();
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
     Ring<kScaleStages> ring;
+    bool starting = true;
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
         tiles.locate(row, col);
@@ -126,6 +128,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
                     ptx::copy_async4(to + kScaleChunk * kScalePitch + i * kScaleBPitch + lane * 4, sfb,
                                      has_b);
             ptx::barrier_arrive_after_copies(full);
+            if (starting) ptx::sync_threads(kStartBarrier, 64);
+            starting = false;
         }
     }
 }
@@ -136,7 +140,7 @@ struct MultiplyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kABytes, kStageB = kBBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = kScaleChunk * kScalePitch;
     static constexpr u32 kScaleBPitch = dgj::kScaleBPitch;
-    static constexpr bool kStartsAtZero = kKBlocks % kStages == 0;
+    static constexpr bool kUnrolled = false;
 };
 
 // The last step for a call with alpha, bias or c, or with an FP32 output: a warp's sums go through its own 2
@@ -249,8 +253,7 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         u32 row, col;
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
-        multiply_tile<MultiplyShape, false>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc,
-                                            release);
+        multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
         // Found out here and not before the loop over K, where it would be found out again for each chunk.
         const u64 extras = ptx::recompute_from((u64)args.bias | (u64)args.c);
         if (kOutput != Output::kF32 && extras == 0 && args.alpha == 1)
@@ -289,6 +292,9 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
     if (group == kWarpgroups) {
         if constexpr (kProducerRegisters != 0) ptx::lower_registers<kProducerRegisters>();
         if (warp == 4 * kWarpgroups) {
+            // The copy engine works off what it was given in order: without waiting, the scales of the first
+            // tile would come after a whole ring of tiles.
+            if constexpr (kKBlocks > 0) ptx::sync_threads(kStartBarrier, 64);
             if (ptx::lane_index() == 0) produce_tiles(smem, map_a, map_b, args.m);
         } else if (warp == 4 * kWarpgroups + 1) {
             produce_scales(smem, args);

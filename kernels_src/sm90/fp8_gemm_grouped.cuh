@@ -76,10 +76,18 @@ DGJ_DEVICE bool bulk_copies(const ScaleStrides& sfa, u32 row) { return sfa.align
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
+// The copy engine works off what it was given in order. The scales of the first tile, without which no
+// product of it counts, would come after a whole ring of tiles: both warps meet here once, after the first
+// stage of tiles and the first chunk of scales.
+DGJ_DEVICE void let_scales_start(bool& starting) {
+    if (starting) ptx::sync_threads(kProducerBarrier, 64);
+    starting = false;
+}
+
 // A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
 // (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
-                          const TensorMap& map_b, const GroupTile& t, u32 p) {
+                          const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
     const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
     const u32 boxes = t.wide() ? (t.cols + 63) / 64 : 2;  // of B
     DGJ_NO_UNROLL
@@ -98,11 +106,12 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
                 if (i < pieces)
                     ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
         }
+        let_scales_start(starting);
     }
 }
 
 DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
-                         const TensorMap& map_b, const GroupTile& t, u32 p) {
+                         const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
     const bool two = t.rows > kFewBoxRows;  // boxes of tokens
     const u32 bytes = kFewBlocks * (kWeightBytes + (two ? 2 : 1) * kFewBoxRows * 128);
     DGJ_NO_UNROLL
@@ -124,39 +133,38 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                     ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
             }
         }
+        let_scales_start(starting);
     }
 }
 
 DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                               const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
-                              bool last_page) {
+                              bool& starting, bool last_page) {
     for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         const u32 p = plane(args, t.group);
-        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p);
-        else load_few(smem, ring, map_few, map_b, t, p);
+        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p, starting);
+        else load_few(smem, ring, map_few, map_b, t, p, starting);
         if (last_page && walk.last()) ptx::launch_next_kernel();
     }
 }
 
-// Tells the consumers the next tile, before the first stage of its scales. Who waits for stage s knows that
-// all have given back stage s - 2, so that nobody reads the third tile before any more.
-DGJ_DEVICE void tell(const Shared& smem, const Ring<kScaleStages>& ring, TileSlot& slot, const GroupTile& t,
-                     const LiveRows& live) {
-    ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+// Tells the consumers the next tile, with the first stage of its scales. Who has waited for stage s to be
+// free knows that all have given back stage s - 2, so that nobody reads the third tile before any more.
+DGJ_DEVICE void tell(const Shared& smem, TileSlot& slot, const GroupTile& t, const LiveRows& live) {
     slot.write(smem.table, t, live);
     slot.advance();
 }
 
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
-                               const GroupedArgs& args) {
+                               const GroupedArgs& args, bool& starting) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
     for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
-        tell(smem, ring, slot, t, LiveRows(args, t));
+        const LiveRows live(args, t);
         const ScaleStrides sfa = scales_of(args, t.group);
         const u32 scale_block = t.col / 128 +
                                 lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
@@ -186,11 +194,14 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                 ptx::copy_async4(to + kScaleB + lane * 4,
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
+            if (kKBlocks != 0) let_scales_start(starting);
+            if (first == 0) tell(smem, slot, t, live);
             if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);
         }
     }
-    tell(smem, ring, slot, {}, {});
+    ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+    tell(smem, slot, {}, {});
     if (lane == 0) ptx::barrier_arrive(smem.scales_full + 8 * ring.stage);
     ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
     ring.advance();
@@ -259,10 +270,8 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
                          kScaleBPitch = dgj::kScaleBPitch;
-    // Tiles of any kind do; two waves' loop is twice as long, and fetching it is only made good by many
-    // blocks.
-    static constexpr bool kStartsAtZero = kKBlocks % (kFewBlocks * kStages) == 0 &&
-                                          (kWaves == 1 || kKBlocks > 16);
+    // All kinds of tiles must keep to whole rounds of the ring. Two waves have no registers for it.
+    static constexpr bool kUnrolled = kWaves == 1 && kKBlocks > 8 && kKBlocks % (kFewBlocks * kStages) == 0;
 };
 
 // first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read
@@ -457,23 +466,26 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
+    ptx::sync_block();  // barriers are there; before what the roles read of the arguments
 
     Rings rings;
     TileSlot slot;
     if (ptx::warp_index() / 4 == kWarpgroups) {
         ptx::lower_registers<kProducerRegisters>();
+        bool starting = true;
         for (u32 page = 0;;) {
-            ptx::sync_block();  // barriers and table are there
             const u32 warp = ptx::warp_index() % 4;
-            if (one_warp_builds(args) && warp < 2) {
+            if (!one_warp_builds(args)) {
+                ptx::sync_block();  // the table is there
+            } else if (warp < 2) {
                 if (warp == 0) build_small_table(smem.table, args);
                 ptx::sync_threads(kProducerBarrier, 64);
             }
             const u32 pages = page_count(smem.table, args);
             if (warp == 0) {
-                produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, page + 1 >= pages);
+                produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, starting, page + 1 >= pages);
             } else if (warp == 1) {
-                produce_scales(smem, rings.scales, slot, args);
+                produce_scales(smem, rings.scales, slot, args, starting);
             }
             if (++page >= pages) break;
             ptx::sync_block();  // it has been read
@@ -481,9 +493,10 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     } else {
         ptx::raise_registers<kConsumerRegisters>();
         for (u32 page = 0;;) {
-            if (!one_warp_builds(args) && ptx::warp_index() < kBuilderWarps)
-                build_table(smem.table, args, page);
-            ptx::sync_block();
+            if (!one_warp_builds(args)) {
+                if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
+                ptx::sync_block();
+            }
             if (page == 0 && args.zero_padding && ptx::warp_index() < kBuilderWarps) zero_dead_rows(args);
             consume(smem, rings, slot, map_d, args);
             page = ptx::load_shared_u32(smem.table.page) + 1;  // again: registers

@@ -79,8 +79,10 @@ class Fault:
 
 
 WRONG = "elements out of bounds"
-G_FULL = "ptx::barrier_wait(o.full + 8 * stage, phase);"
-G_WAIT = "ptx::wgmma_wait<0>(); if (w == S::kWaves - 1) release(stage);"
+G_FULL = "if (!there) ptx::barrier_wait(o.full + 8 * rings.tiles.stage, rings.tiles.phase);"
+G_FIRST = "ptx::barrier_wait(o.full + 8 * rings.tiles.stage, rings.tiles.phase); locate_tiles();"
+G_TEST = "there = ptx::barrier_test(o.full + 8 * rings.tiles.stage, rings.tiles.phase);"
+G_WAIT = "ptx::wgmma_wait<0>(); made(); scales.template promote<0>(acc[0], first);"
 G_READ = "if (thread == 0) ptx::wait_stores_read<0>();\n        ptx::sync_threads(1 + group, 128);"
 G_STAGED = "ptx::fence_async_shared();\n        ptx::sync_threads(1 + group, 128);"
 G_STORED = "ptx::sync_warp(); float bias[kValues]"
@@ -90,7 +92,31 @@ S_STAGED = "ptx::fence_async_shared();\n    ptx::sync_threads(1 + group, 128);\n
 
 FAULTS = [
     Fault("missing wait for a stage", "gemm", MULTIPLY, G_FULL, "", "end was not observed|no wait has"),
-    Fault("wrong parity for full", "gemm", MULTIPLY, G_FULL, G_FULL.replace("phase", "phase ^ 1"), ""),
+    Fault(
+        "missing wait for the first stage",
+        "gemm",
+        MULTIPLY,
+        G_FIRST,
+        "locate_tiles();",
+        "no wait has|end was not",
+    ),
+    Fault("wrong parity for full", "gemm", MULTIPLY, G_FIRST, G_FIRST.replace("phase", "phase ^ 1"), ""),
+    Fault(
+        "a stage looked for is taken to be there",
+        "gemm",
+        MULTIPLY,
+        G_TEST,
+        "there = true;",
+        "no wait has|end was not",
+    ),
+    Fault(
+        "the stage before is looked for",
+        "gemm",
+        MULTIPLY,
+        G_TEST,
+        "there = ptx::barrier_test(o.full + 8 * stage, rings.tiles.phase);",
+        "",
+    ),
     Fault(
         "producer does not wait for empty stages",
         "gemm",
@@ -128,15 +154,15 @@ FAULTS = [
         "gemm",
         MULTIPLY,
         G_WAIT,
-        "if (w == S::kWaves - 1) release(stage);",
+        "made(); scales.template promote<0>(acc[0], first);",
         "a wgmma that was not waited for",
     ),
     Fault(
         "missing wgmma fence",
         "gemm",
         MULTIPLY,
-        "ptx::wgmma_fence(); issue_products(first, a + w",
-        "issue_products(first, a + w",
+        "ptx::wgmma_fence(); issue_products(first, a, b);",
+        "issue_products(first, a, b);",
         "no wgmma.fence since",
     ),
     Fault(
@@ -144,7 +170,7 @@ FAULTS = [
         "gemm",
         MULTIPLY,
         G_WAIT,
-        "if (w != S::kWaves - 1) " + G_WAIT,
+        "made(); ptx::wgmma_wait<0>(); scales.template promote<0>(acc[0], first);",
         "a wgmma that was not waited for",
     ),
     Fault(
@@ -245,7 +271,7 @@ FAULTS = [
     ),
     Fault("no swizzle", "gemm", STAGING, "((lane / 16) ^ (lane % 8)) * 16);", "lane / 16 * 16);", WRONG),
     Fault("wrong step along K", "gemm", MULTIPLY, "partial, a + 2 * k", "partial, a + 2 * (k ^ 1)", WRONG),
-    Fault("wrong wave", "wide", MULTIPLY, "first, a + w * kWaveRows", "first, a + w * 64", WRONG),
+    Fault("wrong wave", "wide", MULTIPLY, "first, a + kWaveRows", "first, a + 64", WRONG),
     Fault(
         "wgmma keeps the sums of the block before",
         "gemm",

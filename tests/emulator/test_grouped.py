@@ -200,9 +200,32 @@ FAULTS = {
     "the table is read before the builders are done": (
         "pages",
         KERNEL,
-        "            ptx::sync_block();  // barriers and table are there\n",
+        "                ptx::sync_block();  // the table is there\n",
         "",
         "",
+    ),
+    "barriers are used before they are made": (
+        "mixed",
+        KERNEL,
+        "    ptx::sync_block();  // barriers are there; before what the roles read of the arguments\n",
+        "",
+        "",
+    ),
+    "a tile is told after it was announced": (
+        "mixed",
+        KERNEL,
+        "            if (first == 0) tell(smem, slot, t, live);\n"
+        "            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there\n",
+        "            if (lane == 0) ptx::barrier_arrive(full);\n"
+        "            if (first == 0) tell(smem, slot, t, live);\n",
+        "",
+    ),
+    "scales start without the tiles' warp": (
+        "mixed",
+        KERNEL,
+        "            if (kKBlocks != 0) let_scales_start(starting);\n",
+        "",
+        "deadlock",
     ),
     "one warp's table is read before it is written": (
         "mixed",

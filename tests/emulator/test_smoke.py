@@ -46,7 +46,11 @@ def test_one_kernel_of_each_kind_of_cluster(fields):
 @pytest.mark.parametrize(
     ("header", "removed", "reason"),
     [
-        ("parts/multiply.cuh", "ptx::barrier_wait(o.full + 8 * stage, phase);", "observed"),
+        (
+            "parts/multiply.cuh",
+            "if (!there) ptx::barrier_wait(o.full + 8 * rings.tiles.stage, rings.tiles.phase);",
+            "observed",
+        ),
         ("parts/multiply.cuh", "ptx::wgmma_commit();", "a wgmma that was not waited for"),
         ("sm90/fp8_gemm.cuh", "ptx::fence_async_shared();", "no fence.proxy.async"),
     ],

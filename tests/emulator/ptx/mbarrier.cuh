@@ -10,6 +10,9 @@ DGJ_DEVICE void barrier_init(u32 barrier, u32 arrivals, Where w = {}) {
 }
 DGJ_DEVICE void fence_barrier_init(Where w = {}) { emu::fence_barrier_init(w); }
 DGJ_DEVICE void barrier_wait(u32 barrier, u32 parity, Where w = {}) { emu::barrier_wait(barrier, parity, w); }
+DGJ_DEVICE bool barrier_test(u32 barrier, u32 parity, Where w = {}) {
+    return emu::barrier_test(barrier, parity, w);
+}
 DGJ_DEVICE void barrier_arrive(u32 barrier, Where w = {}) {
     emu::barrier_arrive(barrier, emu::place().rank, w);
 }

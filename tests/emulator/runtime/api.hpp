@@ -77,6 +77,7 @@ void barrier_init(u32 barrier, u32 arrivals, Where);
 void fence_barrier_init(Where);
 // Scope: .release or .acquire at .cta (PTX's default) or .cluster.
 void barrier_wait(u32 barrier, u32 parity, Where, Scope = Scope::kCta);
+bool barrier_test(u32 barrier, u32 parity, Where);
 void barrier_arrive(u32 barrier, u32 rank, Where, Scope = Scope::kCta);  // in block `rank` of the cluster
 void barrier_arrive_expect(u32 barrier, u32 bytes, Where);
 void barrier_expect(u32 barrier, u32 bytes, Where);

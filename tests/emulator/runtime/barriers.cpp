@@ -141,6 +141,21 @@ void barrier_wait(u32 address, u32 parity, Where w, Scope scope) {
     if (scope != Scope::kCta) t.clocks.join(b.far_completed);
 }
 
+// As above, without waiting. A lane that saw the phase end here has waited for it like one that does so
+// later.
+bool barrier_test(u32 address, u32 parity, Where w) {
+    Machine& m = machine();
+    m.step(w);
+    Thread& t = m.thread();
+    Mbarrier& b = usable_barrier(*t.block, address, false, "mbarrier.test_wait", w);
+    if (parity > 1) m.fault(text("mbarrier.test_wait: a parity of %u", parity));
+    if ((b.phase & 1) == parity) return false;
+    t.waits++;
+    b.passed.push_back({&t, t.clocks.order(t.id), t.warp->met});
+    t.clocks.join(b.completed);
+    return true;
+}
+
 // PTX ISA, mbarrier.arrive: .release at .cta scope by default. An arrive in another block so orders what was
 // read before what comes after, but hands over no data; at .cluster scope it does, to a wait of that scope.
 void barrier_arrive(u32 address, u32 rank, Where w, Scope scope) {
