@@ -36,7 +36,7 @@ struct Rings {
 //   kRanges, kRange    ranges of columns with a scale of B each, and their width
 //   kStageA, kStageB   bytes from one stage to the next
 //   kScaleBytes, kScaleB, kScaleBPitch   of a stage of scales; where its sfb starts; of a block's sfb
-//   kStartsAtZero      every tile starts at stage 0 of the ring, and there are registers for the loop of kUnroll
+//   kStartsAtZero      every tile starts at stage 0 of the ring; registers suffice for what kUnroll does
 struct TileOperands {
     u64 a, b;  // descriptors of the warpgroup's rows at stage 0
     u32 full, scales, scales_full, scales_empty;
