@@ -29,12 +29,28 @@ std::string wgmma_header(std::uint32_t n) {
         registers += fmt::format("{}%{}", i ? ", " : "", i);
         operands += fmt::format("{}\"+f\"(d[{}])", i ? ", " : "", i);
     }
-    std::string sums;  // the same into either of the two sets of Sums, which have names and are no operands
+    return fmt::format(
+        "// Generated: d (64 x {0}) = a (64 x 32) * b ({0} x 32)^T, plus d when accumulate is not 0.\n"
+        "#pragma once\n#include \"ptx/base.cuh\"\nnamespace dgj::ptx {{\n"
+        "DGJ_DEVICE void wgmma_e4m3(float (&d)[{1}], u64 a, u64 b, u32 accumulate) {{\n"
+        "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
+        "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{2}}}, %{1}, %{5}, p, 1, "
+        "1;\\n}}\"\n"
+        "        : {3} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n}}\n",
+        n, count, registers, operands, count + 2, count + 1);
+}
+
+std::string sums_header_name(std::uint32_t n) { return fmt::format("ptx/sums_n{}.cuh", n); }
+
+// The same into either set of Sums, which have names and are no operands.
+std::string sums_header(std::uint32_t n) {
+    const std::uint32_t count = n / 2;
+    std::string functions;
     for (std::uint32_t set = 0; set < 2; set++) {
         std::string names;
         for (std::uint32_t i = 0; i < count; i++)
             names += fmt::format("{}dgj_sum{}_{}", i ? ", " : "", count, set * count + i);
-        sums += fmt::format(
+        functions += fmt::format(
             "DGJ_DEVICE void wgmma_e4m3(Sums<{1}, {2}>&, u64 a, u64 b, u32 accumulate) {{\n"
             "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %2, 0;\\n\"\n"
             "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{3}}}, %0, %1, p, 1, "
@@ -44,13 +60,8 @@ std::string wgmma_header(std::uint32_t n) {
     }
     return fmt::format(
         "// Generated: d (64 x {0}) = a (64 x 32) * b ({0} x 32)^T, plus d when accumulate is not 0.\n"
-        "#pragma once\n#include \"ptx/base.cuh\"\n#include \"ptx/wgmma.cuh\"\nnamespace dgj::ptx {{\n"
-        "DGJ_DEVICE void wgmma_e4m3(float (&d)[{1}], u64 a, u64 b, u32 accumulate) {{\n"
-        "    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
-        "        \"wgmma.mma_async.sync.aligned.m64n{0}k32.f32.e4m3.e4m3 {{{2}}}, %{1}, %{5}, p, 1, "
-        "1;\\n}}\"\n"
-        "        : {3} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n{6}}}\n",
-        n, count, registers, operands, count + 2, count + 1, sums);
+        "#pragma once\n#include \"ptx/wgmma.cuh\"\nnamespace dgj::ptx {{\n{1}}}\n",
+        n, functions);
 }
 
 const char* output_name(DType t) { return t == DType::kF32 ? "kF32" : t == DType::kF16 ? "kF16" : "kBF16"; }
@@ -60,7 +71,8 @@ struct FamilyText {
     const char* arguments;          // type of the kernel's arguments
     std::vector<const char*> maps;  // names of its tensor maps
     const char* call;
-    std::vector<std::uint32_t> wgmma;  // every N
+    std::vector<std::uint32_t> wgmma;  // every N into accumulators; fp8_gemm's for validation on a GPU only
+    std::vector<std::uint32_t> sums;   // every N into Sums
     std::string constants;
 };
 
@@ -92,7 +104,8 @@ FamilyText gemm_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemA", shape.smem.row_operand, "shared memory: A, kStages times kTileRows rows of 128 bytes");
     c.add("kSmemB", shape.smem.col_operand, "B, kStages times kTileCols rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out");
-    return {"fp8_gemm", "GemmArgs", {"a", "b", "d"}, "fp8_gemm(a, b, d, args)", {plan.tile_cols}, c.text()};
+    return {"fp8_gemm",       "GemmArgs",       {"a", "b", "d"}, "fp8_gemm(a, b, d, args)",
+            {plan.tile_cols}, {plan.tile_cols}, c.text()};
 }
 
 FamilyText swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
@@ -110,7 +123,7 @@ FamilyText swap_ab_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemStaging", shape.smem.staging, "sums on their way out, [token][64] for each warpgroup");
     c.add("kSmemReceived", shape.smem.received, "slices that the other blocks of a split sent");
     return {"fp8_gemm_swap_ab", "GemmArgs", {"a", "b", "d"}, "fp8_gemm_swap_ab(a, b, args)",
-            {plan.tile_cols},   c.text()};
+            {plan.tile_cols},   {},         c.text()};
 }
 
 std::string warmup_flags(const GemmProblem& problem) {
@@ -131,9 +144,13 @@ FamilyText grouped_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemRing", shape.smem.row_operand, "shared memory: stages of 192 + 128 rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out, 64 x 128 for each warpgroup");
     c.add("kSmemTable", shape.smem.table, "the groups");
-    return {"fp8_gemm_grouped",           "GroupedArgs",
-            {"a", "b", "few", "d"},       "fp8_gemm_grouped(a, b, few, d, args)",
-            {16, 32, 64, plan.tile_cols}, c.text()};
+    return {"fp8_gemm_grouped",
+            "GroupedArgs",
+            {"a", "b", "few", "d"},
+            "fp8_gemm_grouped(a, b, few, d, args)",
+            {16, 32, 64},
+            {64, plan.tile_cols},
+            c.text()};
 }
 
 }  // namespace
@@ -145,10 +162,9 @@ KernelSource emit(const KernelPlan& plan) {
                                                                    : grouped_text(plan, shape);
     std::vector<NamedText> generated;
     std::string text = fmt::format("// {}\n", to_string(plan));
-    for (std::uint32_t n : family.wgmma) {
-        generated.push_back({wgmma_header_name(n), wgmma_header(n)});
-        text += fmt::format("#include \"{}\"\n", generated.back().name);
-    }
+    for (std::uint32_t n : family.wgmma) generated.push_back({wgmma_header_name(n), wgmma_header(n)});
+    for (std::uint32_t n : family.sums) generated.push_back({sums_header_name(n), sums_header(n)});
+    for (const NamedText& header : generated) text += fmt::format("#include \"{}\"\n", header.name);
     text += "\nnamespace dgj {\n" + family.constants;
     text += fmt::format(
         "enum class Output : unsigned {{ kF32, kF16, kBF16 }};\n"
@@ -159,8 +175,7 @@ KernelSource emit(const KernelPlan& plan) {
     for (const char* map : family.maps)
         parameters += fmt::format("const DGJ_GRID_CONSTANT dgj::TensorMap {},\n    ", map);
     std::string names;
-    if (plan.family != Family::kGemmSwapAB)
-        for (std::uint32_t n : family.wgmma) names += fmt::format("    dgj::ptx::name_sums<{}>();\n", n / 2);
+    for (std::uint32_t n : family.sums) names += fmt::format("    dgj::ptx::name_sums<{}>();\n", n / 2);
     text += fmt::format(
         "DGJ_KERNEL({}) dgj_kernel(\n    {}const DGJ_GRID_CONSTANT dgj::{} args) {{\n{}    dgj::{};\n}}\n",
         shape.threads, parameters, family.arguments, names, family.call);

@@ -50,10 +50,13 @@ struct OutputType {
             }
         }
     }
-    // 16 bytes of c at (row, column).
+    DGJ_DEVICE static const void* at_c(const GemmArgs& args, u32 row, u32 column) {
+        return (const unsigned char*)args.c + ((i64)row * args.ldc + column) * kBytes;
+    }
+    // 16 bytes of c.
     DGJ_DEVICE static Word4 load_c(const GemmArgs& args, u32 row, u32 column) {
         if (args.c == nullptr) return {kNone, kNone, kNone, kNone};
-        return ptx::load_global_word4((const unsigned char*)args.c + ((i64)row * args.ldc + column) * kBytes);
+        return ptx::load_global_word4(at_c(args, row, column));
     }
     // 16 bytes of D; the row is aligned and the column a multiple of kValues.
     DGJ_DEVICE static void store(void* d, i64 at, const float (&v)[kValues]) {

@@ -84,6 +84,8 @@ DGJ_DEVICE Word4 load_global_word4(const void* p) {
                  : "memory");
     return v;
 }
+// The line around p to L2.
+DGJ_DEVICE void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }
 DGJ_DEVICE i32 load_global_i32(const i32* p) {
     i32 v;
     asm volatile("ld.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

@@ -1,5 +1,5 @@
 // Warpgroup matrix multiply: descriptors and ordering. The instruction of one exact N is generated into
-// ptx/wgmma_n<N>.cuh, 64 x N += 64 x 32 * (N x 32)^T:
+// ptx/wgmma_n<N>.cuh and ptx/sums_n<N>.cuh, 64 x N += 64 x 32 * (N x 32)^T:
 //   void wgmma_e4m3(float (&d)[N / 2], u64 a, u64 b, u32 accumulate)
 //   void wgmma_e4m3(Sums<N / 2, 0 or 1>& d, u64 a, u64 b, u32 accumulate)
 #pragma once

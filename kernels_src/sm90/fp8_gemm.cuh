@@ -158,6 +158,14 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
     const u32 to = ptx::hidden(staging + lane / 4 * 128 + ((lane % 4 / 2) ^ skew(lane / 4)) * 16 +
                                lane % 2 * 8);
     const u32 from = ptx::hidden(staging + lane / kLanes * 128 + ((place / 4) ^ skew(lane / kLanes)) * 16);
+    // All lines of c are on their way before the first is waited for.
+    constexpr u32 kLineCols = 128 / Out::kBytes, kLines = (kTileCols + kLineCols - 1) / kLineCols;
+    DGJ_NO_UNROLL
+    for (u32 i = lane; args.c != nullptr && i < kWaves * 16 * kLines; i += 32) {
+        const u32 row = first_row + i / (16 * kLines) * 64 + i / kLines % 16;
+        const u32 column = tile_col + i % kLines * kLineCols;
+        if (row < args.m && column < kN) ptx::prefetch_line(Out::at_c(args, row, column));
+    }
     DGJ_NO_UNROLL
     for (u32 chunk = 0; chunk < kChunks; chunk++) {
         const u32 first_column = tile_col + chunk % kColChunks * 32, column = first_column + place;

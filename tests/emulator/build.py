@@ -88,7 +88,7 @@ def runtime() -> ctypes.CDLL:
 def compile_kernel(text: str, headers: dict[str, str], entry: str) -> Path:
     """A library with `dgj_emulated_entry` from this very text and these headers; ptx/ alone is replaced."""
     own = {name: body for name, body in sorted(headers.items()) if not name.startswith("ptx/")}
-    products = [name for name in headers if name.startswith("ptx/wgmma_n")]
+    products = [name for name in headers if name.startswith(("ptx/wgmma_n", "ptx/sums_n"))]
     key = digest([emulator_text(), text, entry, *products, *(part for item in own.items() for part in item)])
     target = BUILD / "kernels" / f"{key}.so"
     if target.exists():

@@ -43,6 +43,7 @@ DGJ_DEVICE float load_global(const float* p, Where w = {}) { return load_global_
 DGJ_DEVICE u16 load_global_u16(const void* p, Where w = {}) { return load_global_as<u16>(p, w); }
 DGJ_DEVICE u32 load_global_u32(const void* p, Where w = {}) { return load_global_as<u32>(p, w); }
 DGJ_DEVICE Word4 load_global_word4(const void* p, Where w = {}) { return load_global_as<Word4>(p, w); }
+DGJ_DEVICE void prefetch_line(const void* p, Where w = {}) { emu::prefetch_global(p, w); }
 DGJ_DEVICE i32 load_global_i32(const i32* p, Where w = {}) { return load_global_as<i32>(p, w); }
 DGJ_DEVICE void store_global(float* p, float v, Where w = {}) { emu::store_global(p, &v, sizeof v, w); }
 DGJ_DEVICE void store_global2(void* p, float x, float y, Where w = {}) {
