@@ -77,8 +77,7 @@ struct BlockScales {
     template <u32 kWave, u32 kSet, u32 kRange = 0>
     DGJ_DEVICE void promote(float (&acc)[S::kCols / 2], const Partial<S, kSet>& partial) const {
         constexpr u32 kBegin = kRange * S::kRange / 2, kEnd = kBegin + S::kRange / 2;
-        if constexpr (S::kRanges == 1)
-            promote_rows<kBegin, kEnd>(acc, partial, low[kWave], high[kWave]);
+        if constexpr (S::kRanges == 1) promote_rows<kBegin, kEnd>(acc, partial, low[kWave], high[kWave]);
         else
             promote_rows<kBegin, kEnd>(acc, partial, ptx::mul(low[kWave], b[kRange]),
                                        ptx::mul(high[kWave], b[kRange]));
@@ -130,8 +129,8 @@ DGJ_DEVICE void multiply_block(u64 a, u64 b, const BlockScales<S>& scales,
     }
 }
 
-// Adds the tile's products to acc. release(stage) gives a stage of the ring back; every warp calls it. With S::kUnrolled every tile starts at
-// stage 0 of the ring, so that stages are constants.
+// Adds the tile's products to acc. release(stage) gives a stage of the ring back; every warp calls it. With
+// S::kUnrolled every tile starts at stage 0 of the ring, so that stages are constants.
 template <class S, class Release>
 DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleReader& reader,
                               float (&acc)[S::kWaves][S::kCols / 2], Release release) {

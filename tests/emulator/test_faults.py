@@ -171,7 +171,7 @@ FAULTS = [
         MULTIPLY,
         G_WAIT,
         "made(); ptx::wgmma_wait<0>(); scales.template promote<0>(acc[0], first);",
-        "a wgmma that was not waited for",
+        "a wgmma that was not waited for|a wgmma that reads the old value is not ordered",
     ),
     Fault(
         "scales given back before every lane has read them",
@@ -451,7 +451,7 @@ FAULTS = [
         GEMM,
         "ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups * kCluster);",
         "ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);",
-        "more arrivals",
+        "more arrivals|an earlier copy into it is not ordered",
     ),
     Fault(
         "wait for the stores behind the barrier",
