@@ -1,4 +1,4 @@
-// Rows of D of a grouped GEMM: where they are, and zeros for those of no group.
+// Rows of a grouped GEMM: where their scales and those of D are, and zeros for those of no group.
 //
 // Constants: kN, kOutput; those of parts/groups.cuh.
 #pragma once
@@ -6,6 +6,7 @@
 #include "parts/grouped_args.cuh"
 #include "parts/groups.cuh"
 #include "parts/output.cuh"
+#include "parts/scales.cuh"
 #include "ptx/base.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/warp.cuh"
@@ -15,6 +16,12 @@ namespace dgj {
 using Out = OutputType<kOutput>;
 
 DGJ_DEVICE u32 plane(const GroupedArgs& args, u32 group) { return args.form == kFormCounts ? group : 0; }
+DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
+    return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
+}
+// Bulk copies must not shift the scales of a tile: one place for each keeps registers out of the main loop,
+// and where tokens are the columns of WGMMA scales are read in pairs.
+DGJ_DEVICE bool bulk_copies(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
 DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
     const i64 at = (i64)plane(args, group) * args.d_group + (i64)row * args.ldd;
     return (u64)args.d + (u64)(at * Out::kBytes);

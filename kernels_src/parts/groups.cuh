@@ -368,12 +368,13 @@ struct TileSlot {
     u32 number = 0;
     DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
     DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
-    // For whole warps, as read() is.
-    DGJ_DEVICE void write(const GroupTable& table, const GroupTile& t, const LiveRows& live) const {
+    // For whole warps, as read() is. Goes on to the next place.
+    DGJ_DEVICE void tell(const GroupTable& table, const GroupTile& t, const LiveRows& live) {
         const u32 lane = ptx::lane_index();
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
         if (lane == 0) ptx::store_shared_word4(at(table), {t.group, t.row, t.rows | t.cols << 16, t.col});
         ptx::sync_warp();  // one lane says that it is there
+        advance();
     }
     // Uniform, as in GroupWalk::locate().
     DGJ_DEVICE GroupTile read(const GroupTable& table) const {

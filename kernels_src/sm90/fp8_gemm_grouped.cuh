@@ -67,13 +67,6 @@ struct Shared {  // addresses
           scales_empty(scales_full + 8 * kScaleStages), table(base + kSmemTable) {}
 };
 
-DGJ_DEVICE ScaleStrides scales_of(const GroupedArgs& args, u32 group) {
-    return {args.sfa + (i64)plane(args, group) * args.sfa_group, args.sfa_stride_m, args.sfa_stride_k};
-}
-// Bulk copies must not shift the scales of a tile: one place for each keeps registers out of the main loop,
-// and where tokens are the columns of WGMMA scales are read in pairs.
-DGJ_DEVICE bool bulk_copies(const ScaleStrides& sfa, u32 row) { return sfa.aligned() && row % 4 == 0; }
-
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
 // The copy engine works off what it was given in order. The scales of the first tile, without which no
@@ -150,13 +143,8 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
     }
 }
 
-// Tells the consumers the next tile, with the first stage of its scales. Who has waited for stage s to be
-// free knows that all have given back stage s - 2, so that nobody reads the third tile before any more.
-DGJ_DEVICE void tell(const Shared& smem, TileSlot& slot, const GroupTile& t, const LiveRows& live) {
-    slot.write(smem.table, t, live);
-    slot.advance();
-}
-
+// The next tile is told with its first stage of scales. Who has waited for stage s to be free knows that all
+// have given back stage s - 2, so that nobody reads the third tile before any more.
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
                                const GroupedArgs& args, bool& starting) {
     const u32 lane = ptx::lane_index();
@@ -195,13 +183,13 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
             if (kKBlocks != 0) let_scales_start(starting);
-            if (first == 0) tell(smem, slot, t, live);
+            if (first == 0) slot.tell(smem.table, t, live);
             if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);
         }
     }
     ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-    tell(smem, slot, {}, {});
+    slot.tell(smem.table, {}, {});
     if (lane == 0) ptx::barrier_arrive(smem.scales_full + 8 * ring.stage);
     ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
     ring.advance();

@@ -214,10 +214,10 @@ FAULTS = {
     "a tile is told after it was announced": (
         "mixed",
         KERNEL,
-        "            if (first == 0) tell(smem, slot, t, live);\n"
+        "            if (first == 0) slot.tell(smem.table, t, live);\n"
         "            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there\n",
         "            if (lane == 0) ptx::barrier_arrive(full);\n"
-        "            if (first == 0) tell(smem, slot, t, live);\n",
+        "            if (first == 0) slot.tell(smem.table, t, live);\n",
         "",
     ),
     "scales start without the tiles' warp": (
