@@ -20,7 +20,7 @@ constexpr double kL2Share = 1.73;      // of the profile's L2 rate
 double tensor_use(const KernelPlan& plan) {
     if (plan.family == Family::kGemmSwapAB)
         return plan.waves == 2 ? 0.59 : plan.warpgroups == 1 ? 0.59 : 0.69;
-    if (plan.waves == 2) return 0.76;
+    if (plan.waves == 2) return 0.8;
     if (plan.warpgroups == 3) return 0.785;
     if (plan.tile_cols == 192) return 0.75;
     return 0.65;
