@@ -258,8 +258,10 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
                          kScaleBPitch = dgj::kScaleBPitch;
-    // All kinds of tiles must keep to whole rounds of the ring. Two waves have no registers for it.
-    static constexpr bool kUnrolled = kWaves == 1 && kKBlocks > 8 && kKBlocks % (kFewBlocks * kStages) == 0;
+    // Whole rounds of the ring for all kinds of tiles; fetching the longer loop takes many blocks to pay.
+    static constexpr bool kUnrolled = kKBlocks > (kWaves == 1 ? 8 : 16) && kKBlocks %
+                                                                                   (kFewBlocks * kStages) ==
+                                                                               0;
 };
 
 // first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read

@@ -24,6 +24,7 @@ KERNELS = [
     (OFFSETS, 1, "aligned", (300,), 136, 272, BF16, 3),
     (OFFSETS, 1, "columns", (31, 16, 17, 0, 193), 264, 1168, BF16, 2),
     (OFFSETS, 1, "aligned", (33, 20, 385), 200, 2048, F32, 1),
+    (OFFSETS, 1, "aligned", (250, 320, 20), 200, 3072, BF16, 1),
     (COUNTS, 1, "columns", (7, 0, 100, 31), 136, 1040, BF16, 2),
     (COUNTS, 1, "aligned", (192, 64, 4), 264, 400, F32, 2),
     (COUNTS, 1, "columns", (8, 150, 90, 40), 264, 1168, BF16, 2),
