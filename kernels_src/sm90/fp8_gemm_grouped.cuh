@@ -259,9 +259,8 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
                          kScaleBPitch = dgj::kScaleBPitch;
     // Whole rounds of the ring for all kinds of tiles; fetching the longer loop takes many blocks to pay.
-    static constexpr bool kUnrolled = kKBlocks > (kWaves == 1 ? 8 : 16) && kKBlocks %
-                                                                                   (kFewBlocks * kStages) ==
-                                                                               0;
+    static constexpr bool kRounds = kKBlocks % (kFewBlocks * kStages) == 0;
+    static constexpr bool kUnrolled = kRounds && kKBlocks > (kWaves == 1 ? 8 : 16);
 };
 
 // first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read
