@@ -16,7 +16,8 @@ class GemmProblem:
     """What is asked of an FP8 GEMM, without the number of rows; immutable and hashable.
 
     n: rows of B and columns of D, a multiple of 8. k: inner extent, a multiple of 16. d_dtype: "bfloat16",
-    "float16" or "float32", or the torch dtype.
+    "float16" or "float32", or the torch dtype. extras: calls with alpha, bias or c; for many rows these
+    have kernels of their own unless D is FP32.
     Raises ValueError, or NotImplementedError for a layout or recipe without kernels.
     """
 
@@ -30,6 +31,7 @@ class GemmProblem:
         layout: str = "dense",
         recipe: str = "block128",
         groups: int = 1,
+        extras: bool = False,
     ) -> None: ...
     @property
     def n(self) -> int: ...
@@ -45,6 +47,8 @@ class GemmProblem:
     def recipe(self) -> str: ...
     @property
     def groups(self) -> int: ...
+    @property
+    def extras(self) -> bool: ...
     def to_dict(self) -> dict[str, Any]: ...
     @staticmethod
     def from_dict(values: dict[str, Any]) -> GemmProblem: ...

@@ -117,7 +117,7 @@ std::uint32_t extent(std::int64_t value, const char* name) {
 }
 
 struct ProblemFields {
-    py::object n, k, d_dtype, batch_invariant, layout, recipe, groups;
+    py::object n, k, d_dtype, batch_invariant, layout, recipe, groups, extras;
 };
 
 GemmProblem problem_from(const ProblemFields& fields, const char* function) {
@@ -137,14 +137,15 @@ GemmProblem problem_from(const ProblemFields& fields, const char* function) {
                         ErrorKind::kNotImplemented);
     p.recipe = value_in(kRecipes, text(fields.recipe, "recipe"), "GemmProblem: recipe",
                         ErrorKind::kNotImplemented);
+    p.extras = field_as<bool>(fields.extras, function, "extras");
     validate(p);
     return p;
 }
 
 GemmProblem make_problem(const py::object& n, const py::object& k, const py::object& d_dtype,
                          const py::object& batch_invariant, const py::object& layout,
-                         const py::object& recipe, const py::object& groups) {
-    return problem_from({n, k, d_dtype, batch_invariant, layout, recipe, groups}, "GemmProblem");
+                         const py::object& recipe, const py::object& groups, const py::object& extras) {
+    return problem_from({n, k, d_dtype, batch_invariant, layout, recipe, groups, extras}, "GemmProblem");
 }
 
 py::dict to_dict(const GemmProblem& p) {
@@ -156,6 +157,7 @@ py::dict to_dict(const GemmProblem& p) {
     d["layout"] = name_in(kLayouts, p.layout);
     d["recipe"] = name_in(kRecipes, p.recipe);
     d["groups"] = p.groups;
+    d["extras"] = p.extras;
     return d;
 }
 
@@ -179,8 +181,9 @@ GemmProblem problem_from_dict(const py::object& values) {
     const char* function = "GemmProblem.from_dict";
     py::dict d = fields_of(values, function);
     const auto field = [&](const char* key) { return take(d, key, function); };
+    if (!d.contains("extras")) d["extras"] = false;  // written before there was such a field
     const ProblemFields fields{field("n"),      field("k"),      field("d_dtype"), field("batch_invariant"),
-                               field("layout"), field("recipe"), field("groups")};
+                               field("layout"), field("recipe"), field("groups"),  field("extras")};
     const GemmProblem p = problem_from(fields, function);
     refuse_rest(d, function);
     return p;
@@ -289,7 +292,7 @@ void bind_problem(py::module_& m) {
                             "What is asked of an FP8 GEMM, without the number of rows; immutable.")
         .def(py::init(&make_problem), py::kw_only(), py::arg("n"), py::arg("k"),
              py::arg("d_dtype") = "bfloat16", py::arg("batch_invariant") = false, py::arg("layout") = "dense",
-             py::arg("recipe") = "block128", py::arg("groups") = 1)
+             py::arg("recipe") = "block128", py::arg("groups") = 1, py::arg("extras") = false)
         .def_property_readonly(
             "n", [](const GemmProblem& p) { return p.n; }, "rows of B, columns of D")
         .def_property_readonly(
@@ -302,6 +305,8 @@ void bind_problem(py::module_& m) {
         .def_property_readonly("layout", [](const GemmProblem& p) { return name_in(kLayouts, p.layout); })
         .def_property_readonly("recipe", [](const GemmProblem& p) { return name_in(kRecipes, p.recipe); })
         .def_property_readonly("groups", [](const GemmProblem& p) { return p.groups; })
+        .def_property_readonly(
+            "extras", [](const GemmProblem& p) { return p.extras; }, "calls with alpha, bias or c")
         .def(
             "to_dict", [](const GemmProblem& p) { return to_dict(p); },
             "Plain data; from_dict makes it again.")

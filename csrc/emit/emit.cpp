@@ -104,6 +104,7 @@ FamilyText gemm_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kSmemA", shape.smem.row_operand, "shared memory: A, kStages times kTileRows rows of 128 bytes");
     c.add("kSmemB", shape.smem.col_operand, "B, kStages times kTileCols rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out");
+    c.add("kExtras", shape.d_box_rows == 0, "1: alpha, bias, c or FP32 sums; 0: D leaves by tensor copies");
     return {"fp8_gemm",       "GemmArgs",       {"a", "b", "d"}, "fp8_gemm(a, b, d, args)",
             {plan.tile_cols}, {plan.tile_cols}, c.text()};
 }
@@ -131,6 +132,7 @@ std::string warmup_flags(const GemmProblem& problem) {
                                     name_of(problem.d_dtype));
     if (problem.layout == GroupLayout::kMGrouped) flags += " --layout m_grouped";
     if (problem.batch_invariant) flags += " --batch-invariant";
+    if (problem.extras) flags += " --extras";
     return flags;
 }
 

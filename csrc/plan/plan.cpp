@@ -38,8 +38,10 @@ constexpr GemmTile kGemmTiles[] = {{3, 1, 128}, {2, 2, 128}, {2, 1, 192}, {2, 1,
 // Clusters with multicast are not among them: measured, they were slower on every shape (docs/notes/gemm.md).
 void add_gemm_plans(const GemmProblem& problem, std::vector<KernelPlan>& out) {
     for (const GemmTile& tile : kGemmTiles) {
-        KernelPlan plan{
-            .problem = problem, .family = Family::kGemm, .warpgroups = tile.warpgroups, .waves = tile.waves};
+        KernelPlan plan{.problem = kernel_problem(problem, Family::kGemm),
+                        .family = Family::kGemm,
+                        .warpgroups = tile.warpgroups,
+                        .waves = tile.waves};
         plan.tile_rows = 64 * tile.warpgroups * tile.waves;
         plan.tile_cols = tile.cols;
         // A whole tile of D staged at once, if three stages are left beside it.
@@ -71,7 +73,7 @@ void add_swap_ab_plans(const GemmProblem& problem, std::vector<KernelPlan>& out)
                 if (split > 1 && (problem.batch_invariant || k_blocks < 4 * split)) continue;
                 for (std::uint32_t blocks : {1u, 2u, 4u}) {
                     if (blocks > 1 && (blocks >= 2 * k_blocks || blocks * split > k_blocks)) continue;
-                    KernelPlan plan{.problem = problem,
+                    KernelPlan plan{.problem = kernel_problem(problem, Family::kGemmSwapAB),
                                     .family = Family::kGemmSwapAB,
                                     .warpgroups = rows.warpgroups,
                                     .waves = rows.waves};
@@ -92,8 +94,10 @@ void add_swap_ab_plans(const GemmProblem& problem, std::vector<KernelPlan>& out)
 }
 
 KernelPlan grouped_plan(const GemmProblem& problem) {
-    KernelPlan plan{
-        .problem = kernel_problem(problem), .family = Family::kGemmGrouped, .warpgroups = 3, .waves = 1};
+    KernelPlan plan{.problem = kernel_problem(problem, Family::kGemmGrouped),
+                    .family = Family::kGemmGrouped,
+                    .warpgroups = 3,
+                    .waves = 1};
     plan.tile_rows = 192;
     plan.tile_cols = 128;
     plan.stages = 4;
@@ -212,9 +216,10 @@ const KernelPlan& plan_at(const PlanTable& table, std::int64_t m) {
 
 }  // namespace
 
-GemmProblem kernel_problem(const GemmProblem& problem) {
+GemmProblem kernel_problem(const GemmProblem& problem, Family family) {
     GemmProblem seen = problem;
-    if (problem.layout == GroupLayout::kMGrouped) seen.groups = 1, seen.batch_invariant = false;
+    if (family == Family::kGemmGrouped) seen.groups = 1, seen.batch_invariant = false;
+    if (family != Family::kGemm || problem.d_dtype == DType::kF32) seen.extras = false;
     return seen;
 }
 

@@ -84,9 +84,9 @@ std::uint32_t max_clusters(std::uint32_t sms, std::uint32_t cluster);
 
 KernelPlan plan(const GemmProblem& problem, std::int64_t m, const DeviceProfile& device);
 
-// The problem as kernels see it. A kernel for groups takes their number at run time, and its rows' bits never
-// depend on other rows, so neither changes the kernel.
-GemmProblem kernel_problem(const GemmProblem& problem);
+// The problem as a family's kernels see it. A kernel for groups takes their number at run time, and its rows'
+// bits never depend on other rows; alpha, bias and c change only kernels for many rows of 16 bits.
+GemmProblem kernel_problem(const GemmProblem& problem, Family family);
 
 // Every value that plan() takes for m in 1..max_rows (nullopt: any m), without duplicates, in order of first
 // use.

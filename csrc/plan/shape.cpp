@@ -92,7 +92,7 @@ KernelShape kernel_shape(const KernelPlan& plan) {
     } else if (gemm) {
         s.a_box_rows = plan.tile_rows / plan.cluster_cols;
         s.b_box_rows = plan.tile_cols / plan.cluster_rows;
-        s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
+        s.d_box_rows = plan.problem.d_dtype == DType::kF32 || plan.problem.extras ? 0 : 64;
     } else {
         s.a_box_rows = plan.tile_cols;
         s.b_box_rows = plan.tile_rows;

@@ -26,6 +26,10 @@ void validate(const GemmProblem& problem) {
     if (problem.groups < 1 || problem.groups > kMaxGroups) {
         fail(ErrorKind::kValue, "GemmProblem: groups is {}; it must be in 1..{}", problem.groups, kMaxGroups);
     }
+    if (problem.extras && problem.layout != GroupLayout::kDense) {
+        fail(ErrorKind::kNotImplemented,
+             "GemmProblem: extras is true, but M-grouped GEMMs have no alpha, bias or c; leave it out");
+    }
     if (problem.d_dtype != DType::kBF16 && problem.d_dtype != DType::kF16 && problem.d_dtype != DType::kF32) {
         fail(ErrorKind::kValue, "GemmProblem: d_dtype is {}; allowed: bfloat16, float16, float32",
              name_of(problem.d_dtype));
@@ -48,6 +52,7 @@ std::string to_string(const GemmProblem& problem) {
     text += problem.layout == GroupLayout::kDense ? " dense"
                                                   : fmt::format(" m_grouped groups={}", problem.groups);
     if (problem.batch_invariant) text += " batch_invariant";
+    if (problem.extras) text += " extras";
     return text;
 }
 

@@ -27,6 +27,7 @@ struct GemmProblem {
     std::uint32_t k = 0;           // inner extent; a multiple of 16
     std::uint32_t groups = 1;
     bool batch_invariant = false;  // a row's bits depend on nothing but its own row of A, B and their scales
+    bool extras = false;           // calls with alpha, bias or c; without, kernels compile a fifth faster
     auto operator<=>(const GemmProblem&) const = default;
 };
 

@@ -22,6 +22,16 @@ struct ThreadState {
     LastLaunch& last = last_launch();
 };
 
+// FP32 outputs have one kernel for both.
+bool has_extras(const Fp8GemmCall& call) {
+    return (call.bias != nullptr || call.c != nullptr || call.alpha != 1.0f) && call.d_dtype != DType::kF32;
+}
+
+ProblemKey key_of(const Fp8GemmCall& call, bool batch_invariant) {
+    return ProblemKey::make(call.device.index, call.n, call.k, call.d_dtype, batch_invariant,
+                            GroupLayout::kDense, has_extras(call));
+}
+
 ThreadState& thread_state() { return thread_local_state<ThreadState>(); }
 
 void launch_gemm(ThreadState& t, const Fp8GemmCall& call, const MNode& node, StreamHandle stream) {
@@ -87,8 +97,7 @@ void check_device(const Fp8GemmCall& call) {
 
 bool fp8_gemm_nt_if_warm(const Fp8GemmCall& call, StreamHandle stream) {
     if (call.m == 0 || call.n == 0) return true;
-    const ProblemKey key = ProblemKey::make(call.device.index, call.n, call.k, call.d_dtype,
-                                            get_batch_invariant());
+    const ProblemKey key = key_of(call, get_batch_invariant());
     ThreadState& t = thread_state();
     const MNode* node = t.problems.find(key, call.m);
     if (node == nullptr) [[unlikely]]
@@ -101,22 +110,25 @@ void fp8_gemm_nt(const Fp8GemmCall& call, StreamHandle stream) {
     check_device(call);
     if (call.m == 0 || call.n == 0) return;
     const bool batch_invariant = get_batch_invariant();
-    const ProblemKey key = ProblemKey::make(call.device.index, call.n, call.k, call.d_dtype, batch_invariant);
+    const ProblemKey key = key_of(call, batch_invariant);
     ThreadState& t = thread_state();
     const MNode* node = t.problems.find(key, call.m);
     if (node == nullptr) {
         const GemmProblem problem{.d_dtype = call.d_dtype,
                                   .n = static_cast<std::uint32_t>(call.n),
                                   .k = static_cast<std::uint32_t>(call.k),
-                                  .batch_invariant = batch_invariant};
+                                  .batch_invariant = batch_invariant,
+                                  .extras = has_extras(call)};
         node = &obtain_node(key, problem, call.device.index, call.m, stream);
     }
     launch_gemm(t, call, *node, stream);
 }
 
-void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, StreamHandle stream) {
+void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, KernelPlan plan, StreamHandle stream) {
     check_device(call);
-    const GemmProblem& problem = plan.problem;
+    GemmProblem& problem = plan.problem;
+    problem.extras = problem.extras || has_extras(call);
+    problem = kernel_problem(problem, plan.family);
     if (problem.n != call.n || problem.k != call.k || problem.d_dtype != call.d_dtype)
         fail(ErrorKind::kValue,
              "launch_with_plan: the plan is for {}, but the tensors have n = {}, k = {}, d {}",

@@ -28,17 +28,18 @@ struct LaunchPlan {
 // A GemmProblem and a device in two words, so that comparing costs nothing.
 struct ProblemKey {
     std::uint64_t extents = 0;  // n | k << 32
-    std::uint64_t rest = 0;  // device | d_dtype << 16 | batch_invariant << 24 | layout << 25 | 1 << 32 (never
-                             // 0)
+    std::uint64_t rest = 0;  // device | d_dtype << 16 | batch_invariant << 24 | layout << 25 | extras << 26 |
+                             // 1 << 32 (never 0)
     bool operator==(const ProblemKey&) const = default;
 
     static ProblemKey make(int device, std::int64_t n, std::int64_t k, DType d_dtype, bool batch_invariant,
-                           GroupLayout layout = GroupLayout::kDense) {
+                           GroupLayout layout = GroupLayout::kDense, bool extras = false) {
         return {static_cast<std::uint64_t>(n) | static_cast<std::uint64_t>(k) << 32,
                 static_cast<std::uint64_t>(static_cast<std::uint16_t>(device)) |
                     static_cast<std::uint64_t>(d_dtype) << 16 |
                     static_cast<std::uint64_t>(batch_invariant) << 24 |
-                    static_cast<std::uint64_t>(layout) << 25 | std::uint64_t{1} << 32};
+                    static_cast<std::uint64_t>(layout) << 25 | static_cast<std::uint64_t>(extras) << 26 |
+                    std::uint64_t{1} << 32};
     }
     std::uint64_t hash() const {
         std::uint64_t h = (extents ^ (rest << 23)) * 0x9E3779B97F4A7C15ull;

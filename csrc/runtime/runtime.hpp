@@ -36,7 +36,7 @@ const DeviceProfile& device_profile(int device);
 // Plans, compiles and loads what is missing, which may take a second: callers release the GIL.
 void fp8_gemm_nt(const Fp8GemmCall& call, StreamHandle stream);
 // With this plan instead of the planner's choice: tests and tuning.
-void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, const KernelPlan& plan, StreamHandle stream);
+void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, KernelPlan plan, StreamHandle stream);
 
 // The same when everything is loaded already: true when the call is done. False: nothing was done, use
 // fp8_gemm_nt. Never compiles, loads, logs or waits for a thread that does, so the GIL may be held. `call` is

@@ -37,6 +37,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-invariant", action="store_true", help="rows whose bits depend on no other row"
     )
+    parser.add_argument("--extras", action="store_true", help="calls with alpha, bias or c")
 
 
 def problem_of(args: argparse.Namespace) -> dg.GemmProblem:
@@ -47,6 +48,7 @@ def problem_of(args: argparse.Namespace) -> dg.GemmProblem:
         batch_invariant=args.batch_invariant,
         layout=args.layout or ("dense" if args.groups is None else "m_grouped"),
         groups=1 if args.groups is None else args.groups,
+        extras=args.extras,
     )
 
 

@@ -22,7 +22,7 @@ ANY_GROUPS = tuple(2**i for i in range(11))
 FIELDS = {
     **dict.fromkeys(("n", "k", "groups"), (int, "a whole number")),
     **dict.fromkeys(("d_dtype", "layout", "recipe"), (str, "text")),
-    "batch_invariant": (bool, "true or false"),
+    **dict.fromkeys(("batch_invariant", "extras"), (bool, "true or false")),
     "max_rows": (int | None, "a whole number, or null for any"),
 }
 
@@ -139,6 +139,7 @@ def problems_of_shape(text: str, args: argparse.Namespace) -> list[dg.GemmProble
             layout=layout,
             groups=count,
             batch_invariant=args.batch_invariant,
+            extras=args.extras,
         )
         for count in groups or (1,)
     ]
@@ -161,7 +162,7 @@ def problems_of_file(path: Path, max_rows: int | None) -> list[tuple[dg.GemmProb
         except TypeError:
             raise ValueError(
                 f"{path}: problem {number} is {row}; it must have n and k, and may have d_dtype, layout, "
-                "groups, recipe, batch_invariant and max_rows"
+                "groups, recipe, batch_invariant, extras and max_rows"
             ) from None
         found.append((problem, limit))
     return found

@@ -7,7 +7,7 @@
 //                                                                   |
 //   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
 //   and each by itself, as soon as it is done:                  acc -> shared (swizzled) --TMA--> D
-//       with alpha, bias or c, or in FP32:                      acc -> shared (FP32) -> finish -> rows of D
+//       with alpha, bias or c, or in FP32 (kExtras):            acc -> shared (FP32) -> finish -> rows of D
 //
 // Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups
 // that do not wait for one another drift apart by up to a ring of stages, so that one promotes or writes its
@@ -16,9 +16,9 @@
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups,
 // kWaves, kStages, kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters,
-// kProducerRegisters, kStoreBoxes, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is
-// zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most 256,
-// kTileCols a multiple of 32.
+// kProducerRegisters, kStoreBoxes, kExtras, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block
+// is zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most
+// 256, kTileCols a multiple of 32.
 #pragma once
 
 #include "parts/gemm_args.cuh"
@@ -262,15 +262,12 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         tiles.locate(row, col);
         float acc[kWaves][kTileCols / 2] = {};
         multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
-        // Found out here and not before the loop over K, where it would be found out again for each chunk.
-        const u64 extras = ptx::recompute_from((u64)args.bias | (u64)args.c);
-        if (kOutput != Output::kF32 && extras == 0 && args.alpha == 1)
-            store_by_tma(smem, map_d, args, group, row, col, acc);
-        else
+        if constexpr (kExtras)
             finish_tile(args, smem.d + group * kStoreBoxes * 8192 + thread / 32 * 2048,
                         row + group * kGroupRows + thread / 32 * 16, col, acc);
+        else store_by_tma(smem, map_d, args, group, row, col, acc);
     }
-    if (kOutput != Output::kF32 && thread == 0) ptx::wait_stores_done();
+    if (!kExtras && thread == 0) ptx::wait_stores_done();
 }
 
 DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_d,
@@ -282,7 +279,7 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
             ptx::prefetch_map(&map_a);
             ptx::prefetch_map(&map_b);
         }
-        if constexpr (kOutput != Output::kF32) ptx::prefetch_map(&map_d);
+        if constexpr (!kExtras) ptx::prefetch_map(&map_d);
         for (u32 s = 0; s < kStages; s++) {
             ptx::barrier_init(smem.full + 8 * s, 1);
             ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups * kCluster);

@@ -74,7 +74,10 @@ Fp8GemmCall make_call(std::int64_t m, std::int64_t n = 512, std::int64_t k = 256
 }
 
 GemmProblem problem_of(const Fp8GemmCall& c) {
-    return {.d_dtype = c.d_dtype, .n = static_cast<std::uint32_t>(c.n), .k = static_cast<std::uint32_t>(c.k)};
+    return {.d_dtype = c.d_dtype,
+            .n = static_cast<std::uint32_t>(c.n),
+            .k = static_cast<std::uint32_t>(c.k),
+            .extras = c.c != nullptr || c.bias != nullptr || c.alpha != 1.0f};
 }
 KernelPlan plan_of(const Fp8GemmCall& c) { return plan(problem_of(c), c.m, runtime::device_profile(0)); }
 
@@ -188,6 +191,16 @@ void launch_arguments() {
     check_launch(c, 132);
     runtime::set_num_sms(0);
     runtime::set_pdl(false);
+    // Without alpha, bias and c another kernel, whose D leaves by tensor copies; with one of them the first again.
+    const auto loads = fake().loads;
+    for (int which = 0; which < 4; which++) {
+        Fp8GemmCall one = make_call(4096, 4096, 7168);
+        if (which == 1) one.alpha = 2;
+        if (which == 2) one.bias = at(0x70000000), one.bias_dtype = DType::kBF16;
+        if (which == 3) one.c = at(0x60000000), one.ldc = 5000;
+        check_launch(one, 132);
+        CHECK(fake().loads == loads + 1 && fake().last.maps[2].rank == (which == 0 ? 2u : 0u));
+    }
     check_launch(make_call(1, 4096, 7168), 132);
     check_launch(make_call(257, 512, 256, DType::kF16), 132);
     check_launch(make_call(257, 512, 256, DType::kF32), 132);

@@ -25,6 +25,34 @@ def test_a_problem_is_plain_data():
         PROBLEM.n = 8
 
 
+def test_alpha_bias_and_c_have_kernels_of_their_own_only_where_rows_are_many_and_d_has_16_bits():
+    other = dg.GemmProblem(n=576, k=7168, extras=True)
+    assert other != PROBLEM and hash(other) != hash(PROBLEM) and "extras" in repr(other)
+    plans, others = (dg.all_plans(problem, "h200") for problem in (PROBLEM, other))
+    assert len(plans) == len(others) and {plan.family for plan in plans} == {"gemm", "gemm_swap_ab"}
+    for plan, extras in zip(plans, others, strict=True):
+        assert extras.problem.extras == (extras.family == "gemm")
+        assert (plan == extras) == (plan.family == "gemm_swap_ab")
+        if plan.family != "gemm":
+            continue
+        assert "kExtras = 0;" in dg.emit(plan).text and "kExtras = 1;" in dg.emit(extras).text
+        assert plan.shape["d_box_rows"] == 64 and extras.shape["d_box_rows"] == 0
+        assert {**plan.shape, "d_box_rows": 0} == extras.shape
+    wide = [
+        dg.all_plans(dg.GemmProblem(n=576, k=7168, d_dtype="float32", extras=extras), "h200")
+        for extras in (False, True)
+    ]
+    assert wide[0] == wide[1]
+    with pytest.raises(NotImplementedError, match="extras is true, but M-grouped"):
+        dg.GemmProblem(n=576, k=7168, layout="m_grouped", extras=True)
+
+
+def test_a_problem_written_before_extras_has_none():
+    values = PROBLEM.to_dict()
+    del values["extras"]
+    assert dg.GemmProblem.from_dict(values) == PROBLEM
+
+
 def test_a_torch_dtype_names_the_dtype_of_d():
     torch = pytest.importorskip("torch")
     assert dg.GemmProblem(n=8, k=16, d_dtype=torch.float32).d_dtype == "float32"

@@ -145,6 +145,7 @@ def run_gemm(
 ) -> Statistics:
     """D as fp8_gemm_nt computes it, on a machine of `sms` SMs. `patch` may change the emitted text."""
     m, k = a.shape
+    plan = plans.for_call(plan, c is not None or bias is not None or alpha != 1)
     shape = plan.shape
     maps = [
         encode_map(a, k, shape["a_box_rows"]),

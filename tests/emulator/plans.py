@@ -41,6 +41,17 @@ class Clustered:
         return f"{self.plan} cluster {self.rows}x{self.cols}"
 
 
+def for_call(plan, extras: bool):
+    """The plan that a call with alpha, bias or c takes in its place, as the launch does."""
+    if isinstance(plan, Clustered):
+        return Clustered(for_call(plan.plan, extras), plan.rows, plan.cols)
+    if not extras or plan.family != "gemm" or plan.problem.d_dtype == "float32":
+        return plan
+    fields = plan.to_dict()
+    fields["problem"]["extras"] = True
+    return _core.KernelPlan.from_dict(fields)
+
+
 def emit(plan):
     return plan.emit() if isinstance(plan, Clustered) else _core.emit(plan)
 
