@@ -191,7 +191,7 @@ void launch_arguments() {
     check_launch(c, 132);
     runtime::set_num_sms(0);
     runtime::set_pdl(false);
-    // Without alpha, bias and c another kernel, whose D leaves by tensor copies; with one of them the first again.
+    // Without alpha, bias and c another kernel, whose D leaves by tensor copies; with one of them the first.
     const auto loads = fake().loads;
     for (int which = 0; which < 4; which++) {
         Fp8GemmCall one = make_call(4096, 4096, 7168);
