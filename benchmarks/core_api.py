@@ -14,8 +14,8 @@ import deep_gemm_jit as dg
 from deep_gemm_jit import _core
 
 
-def problem(n: int, k: int, d_dtype=torch.bfloat16, batch_invariant: bool = False):
-    return _core.GemmProblem(n=n, k=k, d_dtype=d_dtype, batch_invariant=batch_invariant)
+def problem(n: int, k: int, d_dtype=torch.bfloat16, batch_invariant: bool = False, *, extras: bool = False):
+    return _core.GemmProblem(n=n, k=k, d_dtype=d_dtype, batch_invariant=batch_invariant, extras=extras)
 
 
 def grouped_problem(n: int, k: int, d_dtype=torch.bfloat16):

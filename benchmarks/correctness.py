@@ -345,11 +345,16 @@ def problems_of(names) -> list:
         found += [problem(n, k) for n, k in DENSE_NK]
     if {"batch_invariant", "families"} & set(names):
         found += [problem(n, k, batch_invariant=True) for n, k in DENSE_NK]
+    if "families" in names:
+        found += [problem(n, k, batch_invariant=True, extras=True) for n, k in DENSE_NK]
     if "grid" in names:
         found += [problem(n, k) for n in GRID_N for k in GRID_K]
     if "options" in names:
         found += [
-            problem(n, k, dtype) for _, n, k in OPTION_AXES["shape"] for dtype in OPTION_AXES["d_dtype"]
+            problem(n, k, dtype, extras=extras)
+            for _, n, k in OPTION_AXES["shape"]
+            for dtype in OPTION_AXES["d_dtype"]
+            for extras in (False, True)
         ]
     return found
 
