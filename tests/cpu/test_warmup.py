@@ -158,6 +158,14 @@ def test_a_compile_in_a_zero_jit_scope_names_kernel_and_command():
     assert dg.compile(PLANS[0]).origin == "compiled", "after the scope compiles are allowed again"
 
 
+def test_the_command_for_a_call_with_a_bias_names_it():
+    plans = dg.all_plans(dg.GemmProblem(n=576, k=7168, extras=True), "h200")
+    with dg.zero_jit():
+        messages = {plan.family: refused(plan) for plan in plans}
+    assert "--shape 576x7168 --d-dtype bfloat16 --extras`" in messages["gemm"]
+    assert "--extras" not in messages["gemm_swap_ab"]
+
+
 @pytest.mark.parametrize("batch_invariant", [False, True])
 def test_the_command_of_the_message_ends_the_refusal(batch_invariant, capsys):
     problem = dg.GemmProblem(n=64, k=128, d_dtype="float16", batch_invariant=batch_invariant)
