@@ -27,7 +27,8 @@ bool check_recipe(const char* function, PyObject* recipe, const char* name, std:
     bool same = PySequence_Fast_GET_SIZE(recipe) == size;
     for (std::size_t i = 0; same && i < supported.size(); ++i) {
         PyObject* item = Py_NewRef(PySequence_Fast_GET_ITEM(recipe, static_cast<Py_ssize_t>(i)));
-        const long value = PyLong_AsLong(item);  // its __index__ may change the list
+        int overflow = 0;  // no error: that is no supported value either
+        const long value = PyLong_AsLongAndOverflow(item, &overflow);  // its __index__ may change the list
         Py_DECREF(item);
         if (value == -1 && PyErr_Occurred() != nullptr) return false;
         same = value == supported[i] && PySequence_Fast_GET_SIZE(recipe) == size;
