@@ -1,5 +1,7 @@
 #include "bindings/op_support.hpp"
 
+#include <unistd.h>
+
 #include <limits>
 
 namespace dgj::bindings {
@@ -108,6 +110,10 @@ bool read_flag(PyObject* value, bool& flag) {
     const int truth = PyObject_IsTrue(value);
     flag = truth > 0;
     return truth >= 0;
+}
+
+void stop_here() noexcept {
+    for (;;) ::pause();
 }
 
 bool ensure_attached() { return torch_attached() || attach(); }

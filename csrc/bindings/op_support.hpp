@@ -87,12 +87,19 @@ inline bool holds_gil() {
 #endif
 }
 
+[[noreturn]] void stop_here() noexcept;  // for as long as the process lasts
+
 // For work that takes long; the caller may hold the GIL or not.
 class WithoutGil {
 public:
     WithoutGil() : held_(holds_gil() ? PyEval_SaveThread() : nullptr) {}
     ~WithoutGil() {
-        if (held_ != nullptr) PyEval_RestoreThread(held_);
+        if (held_ == nullptr) return;
+        try {
+            PyEval_RestoreThread(held_);
+        } catch (...) {  // The interpreter is gone and Python (< 3.14) ends this thread: no way out of here
+            stop_here();
+        }
     }
     WithoutGil(const WithoutGil&) = delete;
     WithoutGil& operator=(const WithoutGil&) = delete;

@@ -204,3 +204,24 @@ torch.autograd.profiler = copy
         + FLAGS.replace("import torch.autograd.profiler as profiler", "profiler = torch.autograd.profiler")
         + "assert profiler is copy and not seen(lambda: None) and seen(starts)"
     )
+
+
+def test_a_program_ends_while_a_daemon_thread_computes():
+    run(
+        SETUP
+        + """
+import threading, time
+
+calls = 0
+
+def compute():
+    global calls
+    while True:
+        dg.fp8_gemm_nt(a, b, d)
+        calls += 1
+
+threading.Thread(target=compute, daemon=True).start()
+while calls < 10:
+    time.sleep(0.01)
+"""
+    )
