@@ -36,22 +36,32 @@ def register() -> None:
         if _library is not None:
             return
         library = torch.library.Library(_NAMESPACE, "FRAGMENT")
-        for schema, fake, _ in _OPERATORS:
-            name = _name_of(schema)
-            library.define(schema)
-            library.impl(name, _with_resolved_negations(name), "Negative")
-            torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=library)
-        _core.attach_torch(_torch_parts())
-        if not _implement_natively():
-            for schema, _, _ in _OPERATORS:
-                name = _name_of(schema)
-                for key in ("CPU", "CUDA"):
-                    library.impl(name, getattr(_core, f"run_{name}"), key)
-        _core.finish_attaching()
+        try:
+            _define(library)
+        except BaseException:
+            # For the next attempt: without this torch.ops would keep operators that go with their library.
+            _core.withdraw_operators()
+            library._destroy()
+            raise
         _library = library
         import deep_gemm_jit.quant  # noqa: F401  registers the casts
 
         when_dynamo_is_imported(_register_polyfills)
+
+
+def _define(library: torch.library.Library) -> None:
+    for schema, fake, _ in _OPERATORS:
+        name = _name_of(schema)
+        library.define(schema)
+        library.impl(name, _with_resolved_negations(name), "Negative")
+        torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=library)
+    _core.attach_torch(_torch_parts())
+    if not _implement_natively():
+        for schema, _, _ in _OPERATORS:
+            name = _name_of(schema)
+            for key in ("CPU", "CUDA"):
+                library.impl(name, getattr(_core, f"run_{name}"), key)
+    _core.finish_attaching()
 
 
 def _name_of(schema: str) -> str:

@@ -142,7 +142,8 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
         _core.set_mk_alignment(alignment)
     except TypeError:
         raise _not_whole("set_mk_alignment_for_contiguous_layout", "alignment", alignment) from None
-    _mk_alignment = _core.get_mk_alignment()
+    while _mk_alignment != _core.get_mk_alignment():  # another thread may set it in between
+        _mk_alignment = _core.get_mk_alignment()
     _share("set_mk_alignment_for_contiguous_layout", operator.index(alignment))
 
 

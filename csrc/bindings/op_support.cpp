@@ -1,5 +1,7 @@
 #include "bindings/op_support.hpp"
 
+#include <unistd.h>
+
 #include <limits>
 
 namespace dgj::bindings {
@@ -27,7 +29,8 @@ bool check_recipe(const char* function, PyObject* recipe, const char* name, std:
     bool same = PySequence_Fast_GET_SIZE(recipe) == size;
     for (std::size_t i = 0; same && i < supported.size(); ++i) {
         PyObject* item = Py_NewRef(PySequence_Fast_GET_ITEM(recipe, static_cast<Py_ssize_t>(i)));
-        const long value = PyLong_AsLong(item);  // its __index__ may change the list
+        int overflow = 0;  // no error: that is no supported value either
+        const long value = PyLong_AsLongAndOverflow(item, &overflow);  // its __index__ may change the list
         Py_DECREF(item);
         if (value == -1 && PyErr_Occurred() != nullptr) return false;
         same = value == supported[i] && PySequence_Fast_GET_SIZE(recipe) == size;
@@ -107,6 +110,10 @@ bool read_flag(PyObject* value, bool& flag) {
     const int truth = PyObject_IsTrue(value);
     flag = truth > 0;
     return truth >= 0;
+}
+
+void stop_here() noexcept {
+    for (;;) ::pause();
 }
 
 bool ensure_attached() { return torch_attached() || attach(); }

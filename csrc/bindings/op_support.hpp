@@ -75,12 +75,31 @@ inline PyObject* written(PyObject* result, PyObject* output) {
     return result;
 }
 
+// Not PyGILState_Check, which says yes to everybody once a subinterpreter has been made.
+inline bool holds_gil() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked() != nullptr;
+#elif PY_VERSION_HEX >= 0x030C0000
+    return _PyThreadState_UncheckedGet() != nullptr;
+#else  // whose thread state that is, it does not say
+    const PyThreadState* current = _PyThreadState_UncheckedGet();
+    return current != nullptr && current == PyGILState_GetThisThreadState();
+#endif
+}
+
+[[noreturn]] void stop_here() noexcept;  // for as long as the process lasts
+
 // For work that takes long; the caller may hold the GIL or not.
 class WithoutGil {
 public:
-    WithoutGil() : held_(PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+    WithoutGil() : held_(holds_gil() ? PyEval_SaveThread() : nullptr) {}
     ~WithoutGil() {
-        if (held_ != nullptr) PyEval_RestoreThread(held_);
+        if (held_ == nullptr) return;
+        try {
+            PyEval_RestoreThread(held_);
+        } catch (...) {  // The interpreter is gone and Python (< 3.14) ends this thread: no way out of here
+            stop_here();
+        }
     }
     WithoutGil(const WithoutGil&) = delete;
     WithoutGil& operator=(const WithoutGil&) = delete;

@@ -401,6 +401,7 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
 }
 
 DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
+    ptx::sync_warp();  // without K no other says that every lane has read what was told before
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
     rings.scales.advance();
 }

@@ -116,6 +116,7 @@ WRONG = {
     "recipe_a": (NotImplementedError, ("recipe_a is (1, 32)", "(1, 128)"), lambda c: {"recipe_a": (1, 32)}),
     "recipe_b": (NotImplementedError, ("recipe_b is (1, 32)",), lambda c: {"recipe_b": (1, 32)}),
     "recipe length": (NotImplementedError, ("recipe is (1, 128)",), lambda c: {"recipe": (1, 128)}),
+    "recipe past 64 bits": (NotImplementedError, ("recipe is (1,",), lambda c: {"recipe": (1, 128, 2**70)}),
     "recipe as text": (TypeError, ("recipe is a str",), lambda c: {"recipe": "fp8"}),
     "recipe of floats": (TypeError, ("integer",), lambda c: {"recipe": (1.0, 128, 128)}),
     "epilogue": (NotImplementedError, ("epilogue is 'silu'",), lambda c: {"epilogue": "silu"}),

@@ -22,6 +22,7 @@ from benchmarks.grouped_data import (
     psum_layout,
     random_weights,
 )
+from deep_gemm_jit import _core
 
 G, N, K = 3, 24, 272
 COUNTS = [5, 0, 20]
@@ -135,6 +136,29 @@ def test_call_forms_of_frameworks():
 
 
 # ---- the alignment -------------------------------------------------------------------------------
+
+
+def test_the_alignment_is_what_calls_use_when_two_threads_set_it_at_once(monkeypatch):
+    class Interrupted:
+        """_core, where another thread sets 64 between what this one does and what it makes of that."""
+
+        set_mk_alignment = staticmethod(_core.set_mk_alignment)
+        interrupted = False
+
+        def get_mk_alignment(self):
+            before = _core.get_mk_alignment()
+            if not self.interrupted:
+                self.interrupted = True
+                dg.set_mk_alignment_for_contiguous_layout(64)
+            return before
+
+    monkeypatch.setattr(dg.settings, "_core", Interrupted())
+    try:
+        dg.set_mk_alignment_for_contiguous_layout(8)
+        assert dg.get_mk_alignment_for_contiguous_layout() == _core.get_mk_alignment() == 64
+    finally:
+        monkeypatch.undo()
+        dg.set_mk_alignment_for_contiguous_layout(128)
 
 
 def test_the_alignment_is_128_until_it_is_set_and_is_read_at_the_call():
@@ -253,6 +277,7 @@ def test_an_older_torch_gives_the_same_bits(tmp_path):
 import torch
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"): del torch.Tensor.__dlpack_c_exchange_api__
 import deep_gemm_jit as dg
+from deep_gemm_jit import _core
 for form, (lhs, rhs, index, d, expected) in torch.load({str(tmp_path / "cases.pt")!r}).items():
     if form == "masked": dg.m_grouped_fp8_gemm_nt_masked(lhs, rhs, d, index, 4)
     elif form == "offsets": dg.m_grouped_fp8_gemm_nt_offsets(lhs, rhs, d, index)

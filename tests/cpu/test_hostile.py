@@ -1,4 +1,4 @@
-"""Arguments whose own Python code changes what a call was given: a call that ends, never a crash."""
+"""Python code that changes what a call was given, or what it asks, while it asks: never a crash."""
 
 import subprocess
 import sys
@@ -100,3 +100,128 @@ def run(code: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_lists_that_lose_their_items_during_a_call_do_no_harm(name):
     run(SETUP + CALLS[name])
+
+
+# What torch.compile and torch's profiler set for themselves; a call that sees it goes to the dispatcher.
+FLAGS = """
+import torch.autograd.profiler as profiler
+
+def seen(change):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        profiler._is_profiler_enabled = False
+        dg.fp8_gemm_nt(a, b, d)
+        change()
+        dg.fp8_gemm_nt(a, b, d)
+        profiler._is_profiler_enabled = False
+    return "deep_gemm_jit::fp8_gemm_nt" in {event.key for event in profile.key_averages()}
+
+def starts():
+    torch.autograd.profiler._is_profiler_enabled = True
+"""
+
+
+def test_a_flag_set_while_the_other_one_is_read_is_seen_at_the_next_call():
+    run(
+        SETUP
+        + FLAGS
+        + """
+class Key(str):
+    armed = False
+    __hash__ = lambda self: hash("_is_compiling_flag")
+
+    def __eq__(self, other):
+        if Key.armed:
+            Key.armed = False
+            starts()
+        return False
+
+names = vars(torch.compiler)
+del names["_is_compiling_flag"]
+names[Key()] = None  # found first by whoever looks for the flag
+names["_is_compiling_flag"] = False
+
+def change():
+    profiler._is_profiler_enabled = True
+    profiler._is_profiler_enabled = False
+    Key.armed = True
+    dg.fp8_gemm_nt(a, b, d)
+    assert not Key.armed and profiler._is_profiler_enabled
+
+assert seen(change)
+"""
+    )
+
+
+# The user interrupts what registers the operators, twice.
+AGAIN = """
+import deep_gemm_jit as dg  # before torch, so that nothing is registered yet
+import torch
+import types
+from deep_gemm_jit import _core, ops
+
+implement = ops._implement_natively
+native = False
+
+def early():
+    raise KeyboardInterrupt
+
+def late():
+    global native
+    native = implement()
+    raise KeyboardInterrupt
+
+for ops._implement_natively in (early, late):
+    try:
+        ops.register()
+    except KeyboardInterrupt:
+        pass
+ops._implement_natively = implement
+"""
+
+
+def test_after_an_interrupted_registration_operators_are_registered_anew():
+    run(
+        AGAIN
+        + SETUP
+        + """
+for _ in range(3):
+    torch.ops.deep_gemm_jit.fp8_gemm_nt(*a, *b, d.zero_())
+    assert torch.equal(d, expected)
+assert _core.native_operators() == native
+"""
+    )
+
+
+def test_flags_of_the_modules_that_were_attached_last_are_seen():
+    run(
+        AGAIN
+        + """
+copy = types.ModuleType(torch.autograd.profiler.__name__)
+vars(copy).update(vars(torch.autograd.profiler))
+torch.autograd.profiler = copy
+"""
+        + SETUP
+        + FLAGS.replace("import torch.autograd.profiler as profiler", "profiler = torch.autograd.profiler")
+        + "assert profiler is copy and not seen(lambda: None) and seen(starts)"
+    )
+
+
+def test_a_program_ends_while_a_daemon_thread_computes():
+    run(
+        SETUP
+        + """
+import threading, time
+
+calls = 0
+
+def compute():
+    global calls
+    while True:
+        dg.fp8_gemm_nt(a, b, d)
+        calls += 1
+
+threading.Thread(target=compute, daemon=True).start()
+while calls < 10:
+    time.sleep(0.01)
+"""
+    )

@@ -268,3 +268,24 @@ def test_errors_of_this_package_keep_their_types(error, environment, folder, tmp
     tests = os.path.dirname(claimed_cuda.__file__)
     said = run(tests, str(folder), program=COMPILING, **places, **environment)
     assert said.startswith(f"{error} ") and isinstance(getattr(dg, error), type)
+
+
+def test_operators_run_where_there_was_a_subinterpreter():
+    """From then on PyGILState_Check says of every thread that it holds the GIL, which torch gives back."""
+    code = """
+try:
+    import _interpreters as interpreters  # Python >= 3.13
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import torch
+import deep_gemm_jit as dg
+interpreters.destroy(interpreters.create())
+a = dg.per_token_cast_to_fp8(torch.randn(5, 272))
+b = dg.per_block_cast_to_fp8(torch.randn(24, 272))
+d, same = torch.zeros(5, 24), torch.ones(5, 24)
+dg.fp8_gemm_nt(a, b, d)
+torch.ops.deep_gemm_jit.fp8_gemm_nt(*a, *b, same)
+assert torch.equal(d, same)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

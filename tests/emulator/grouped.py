@@ -154,8 +154,8 @@ def untouched(d: torch.Tensor) -> bool:
 def check(p: Problem) -> None:
     """Live rows within what FP32 sums and one rounding allow; no other byte changed, or zero if asked."""
     groups, n, k = p.b.shape
-    a, sfa, d = (t.reshape(-1, t.shape[-1]) for t in (p.a, p.sfa, p.d))
-    owner, dtype = p.owner.reshape(-1), p.d.dtype
+    a, sfa, d = (t.flatten(0, -2) for t in (p.a, p.sfa, p.d))
+    owner, dtype = p.owner.flatten(), p.d.dtype
     for g in range(groups):
         rows = owner == g
         exact = magnitude = 0

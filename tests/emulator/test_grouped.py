@@ -92,6 +92,15 @@ def test_rows_and_planes_more_than_32_bits_away(form, dtype):
     grouped.check(p)
 
 
+@pytest.mark.parametrize("form, dtype", [(IDS, BF16), (OFFSETS, F32), (COUNTS, F16)])
+def test_no_inner_extent_gives_zeros_tile_after_tile(form, dtype):
+    """Nothing but the places of tiles goes from producers to consumers then, round after round."""
+    for seed in launch.seeds((0, 1, 2)):
+        p = grouped.make(form, (105, 7, 200, 140, 20), 328, 0, alignment=8 if form == IDS else 1, dtype=dtype)
+        grouped.run(p, sms=1, seed=seed)
+        grouped.check(p)
+
+
 def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
     """Without the rows behind the last group's: its unit is short."""
     rows = int((p.owner >= 0).nonzero().max()) + 1
