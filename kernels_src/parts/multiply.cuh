@@ -168,12 +168,12 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
     for (u32 first = 0;; first += kSteps) {
         DGJ_UNROLL
         for (u32 i = 0; i < kSteps; i++) {
-            const u32 kb = first + i, stage = kUnrolled ? i : rings.tiles.stage;
+            if constexpr (kUnrolled) rings.tiles.stage = i;
+            const u32 kb = first + i, stage = rings.tiles.stage;
             const bool ends_chunk = ((kUnrolled ? i : kb) + 1) % kScaleChunk == 0;
             const bool last = i + 1 == kSteps && kb + 1 == kKBlocks;
             bool there = false;
             BlockScales<S> next;
-            if constexpr (kUnrolled) rings.tiles.stage = i;
             rings.tiles.advance();
             multiply_block<S>(
                 a, b, scales, acc,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/base.cuh"
+#include "ptx/sync.cuh"
 
 namespace dgj {
 
@@ -19,5 +20,13 @@ struct Ring {
         }
     }
 };
+
+// For the warps of tiles and of scales, whole: the first call of each meets the other's. The copy engine
+// works off what it is given in order, and the scales of the first tile, without which no product of it
+// counts, would come after a whole ring of tiles.
+DGJ_DEVICE void meet_once(u32 named_barrier, bool& starting) {
+    if (starting) ptx::sync_threads(named_barrier, 64);
+    starting = false;
+}
 
 }  // namespace dgj

@@ -69,14 +69,6 @@ struct Shared {  // addresses
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
-// The copy engine works off what it was given in order. The scales of the first tile, without which no
-// product of it counts, would come after a whole ring of tiles: both warps meet here once, after the first
-// stage of tiles and the first chunk of scales.
-DGJ_DEVICE void let_scales_start(bool& starting) {
-    if (starting) ptx::sync_threads(kProducerBarrier, 64);
-    starting = false;
-}
-
 // A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
 // (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
@@ -99,7 +91,7 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
                 if (i < pieces)
                     ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
         }
-        let_scales_start(starting);
+        meet_once(kProducerBarrier, starting);
     }
 }
 
@@ -126,7 +118,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                     ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
             }
         }
-        let_scales_start(starting);
+        meet_once(kProducerBarrier, starting);
     }
 }
 
@@ -182,7 +174,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                 ptx::copy_async4(to + kScaleB + lane * 4,
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
-            if (kKBlocks != 0) let_scales_start(starting);
+            if (kKBlocks != 0) meet_once(kProducerBarrier, starting);
             if (first == 0) slot.tell(smem.table, t, live);
             if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);

@@ -233,7 +233,7 @@ FAULTS = {
     "scales start without the tiles' warp": (
         "mixed",
         KERNEL,
-        "            if (kKBlocks != 0) let_scales_start(starting);\n",
+        "            if (kKBlocks != 0) meet_once(kProducerBarrier, starting);\n",
         "",
         "deadlock",
     ),
