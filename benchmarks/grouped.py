@@ -425,7 +425,11 @@ def run_host(part: _Part, groups: int = 256, calls: int = 300, blocks: int = 5) 
         us[name] = round(us[name] - us["python_loop"], 3)
     ratios = {name: round(us[name] / us[f"{name}_bare"], 3) for name in layouts}
     part.say(f"host, us a call: {us}; over a bare launch: {ratios}")
-    return {"rows": [], "refused": {}, "complete": True, "us": us, "summary": {"over_bare_launch": ratios}}
+    blocks_us = {name: [round(value, 3) for value in values] for name, values in samples.items()}
+    return {
+        "rows": [], "refused": {}, "complete": True, "us": us, "blocks_us": blocks_us,
+        "summary": {"over_bare_launch": ratios},
+    }  # fmt: skip
 
 
 PARTS = {
