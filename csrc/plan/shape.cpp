@@ -23,12 +23,13 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
                                  4;
     l.col_operand = plan.stages * plan.tile_rows * 128;
     l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
-    const std::uint32_t ring = 2 * kScaleChunk * scales, barriers = plan.stages * 16 + 32;
+    const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
+    const std::uint32_t ring = 2 * kScaleChunk * scales;
+    const std::uint32_t barriers = plan.stages * 16 + 32 + plan.warpgroups * 16;
     const std::uint32_t fixed = align(ring, 8) + barriers;
     l.store_boxes = 1;  // FP32 sums on their way to rows of D need no more
     if (plan.problem.d_dtype != DType::kF32) {
         // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
-        const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
         l.store_boxes = boxes;
         while (l.store_boxes > 1 &&
                (boxes % l.store_boxes != 0 ||
@@ -65,8 +66,8 @@ SmemLayout grouped_layout(const KernelPlan& plan) {
     l.scales = l.staging + (plan.problem.d_dtype == DType::kF32 ? 0 : plan.warpgroups * 16384);
     const std::uint32_t scales = kScaleChunk * ((plan.tile_rows + 4) * 4 + 8);  // kScaleBytes, two of them
     l.table = align(l.scales + 2 * scales, 16);
-    l.barriers = align(l.table + (4 * 512 + 48 + 8 + 8 + 5) * 4, 8);  // GroupTable in parts/groups.cuh
-    l.bytes = l.barriers + plan.stages * 16 + 32;
+    l.barriers = align(l.table + (4 * 512 + 48 + 8 + 8 + 5) * 4, 16);     // GroupTable in parts/groups.cuh
+    l.bytes = l.barriers + plan.stages * 16 + 32 + plan.warpgroups * 32;  // Shared in fp8_gemm_grouped.cuh
     return l;
 }
 

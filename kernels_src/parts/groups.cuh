@@ -31,6 +31,7 @@ constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each
 constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
 constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
+constexpr u32 kWholeShift = 28;     // in a slot's word of rows and columns
 constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
 constexpr u32 kWideRows = 128;      // of a tile of kWideCols columns
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
@@ -331,6 +332,7 @@ DGJ_DEVICE u32 page_count(const GroupTable& table, const GroupedArgs& args) {
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
     u32 cols;                   // of a wide tile, up to kWideCols that D has; else 0
+    u32 whole = 0;              // bit p, as told: all 64 rows of piece p are live
     DGJ_DEVICE bool wide() const { return cols != 0; }
 };
 
@@ -355,11 +357,18 @@ struct LiveRows {
             if (lane == i) bits = live;
         }
     }
+    // Bit p: all rows of piece p. For a whole warp.
+    DGJ_DEVICE u32 whole() const {
+        const u32 full = ptx::ballot(bits == ~0u);
+        u32 pieces = 0;
+        DGJ_UNROLL
+        for (u32 p = 0; p < kTileRows / 64; p++) pieces |= (u32)((full >> 2 * p & 3) == 3) << p;
+        return pieces;
+    }
 };
 struct LiveMask {  // of 64 rows
     u32 low, high;
     DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
-    DGJ_DEVICE bool all() const { return (low & high) == ~0u; }
 };
 
 // One warp tells the others which tile is next, kTileSlots in turn; no rows: that was the last one of the
@@ -368,20 +377,24 @@ struct TileSlot {
     u32 number = 0;
     DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
     DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
-    // For whole warps, as read() is. Goes on to the next place.
-    DGJ_DEVICE void tell(const GroupTable& table, const GroupTile& t, const LiveRows& live) {
-        const u32 lane = ptx::lane_index();
+    DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
+    // For whole warps, as read() is. Goes on to the next place. Returns the tile's whole pieces.
+    DGJ_DEVICE u32 tell(const GroupTable& table, const GroupTile& t, const LiveRows& live) {
+        const u32 lane = ptx::lane_index(), whole = live.whole();
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
-        if (lane == 0) ptx::store_shared_word4(at(table), {t.group, t.row, t.rows | t.cols << 16, t.col});
+        const u32 extent = t.rows | t.cols << 16 | whole << kWholeShift;
+        if (lane == 0) ptx::store_shared_word4(at(table), {t.group, t.row, extent, t.col});
         ptx::sync_warp();  // one lane says that it is there
         advance();
+        return whole;
     }
+    DGJ_DEVICE GroupTile read(const GroupTable& table) const { return read_from(at(table)); }
     // Uniform, as in GroupWalk::locate().
-    DGJ_DEVICE GroupTile read(const GroupTable& table) const {
-        const Word4 w = ptx::load_shared_word4(at(table));
+    DGJ_DEVICE static GroupTile read_from(u32 place) {
+        const Word4 w = ptx::load_shared_word4(place);
         const u32 extent = ptx::shuffle(w.z, 0);
-        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff, ptx::shuffle(w.w, 0),
-                extent >> 16};
+        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff,
+                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kWholeShift};
     }
     DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
         const u32 mask = at(table) + 16 + 8 * piece;

@@ -6,7 +6,8 @@
 //   warp 1                     sfa, sfb    --copies-->  ring of 2:       | sfa | sfb |   (kScaleChunk x 128)
 //                                                                   |
 //   kWarpgroups consumers, each 64 * kWaves rows x kTileCols:   WGMMA -> partial -> promote -> acc
-//   and each by itself, as soon as it is done:                  acc -> shared (swizzled) --TMA--> D
+//   and each by itself, as soon as it is done:                  acc -> shared (swizzled)
+//   warps 2, 3 of the last group                                       shared --TMA--> D
 //       with alpha, bias or c, or in FP32 (kExtras):            acc -> shared (FP32) -> finish -> rows of D
 //
 // Why so: promotion takes the FP32 pipe a quarter of the time that WGMMA takes the tensor core. Warpgroups
@@ -53,15 +54,19 @@ constexpr u32 kScalePitch = (kTileRows + 4) * 4;         // sfa of one K block, 
 constexpr u32 kScaleBPitch = (kScaleCols + 3) / 4 * 16;  // sfb of one K block
 constexpr u32 kScaleBytes = kScaleChunk * (kScalePitch + kScaleBPitch);  // of a stage: sfa, then sfb
 constexpr u32 kStartBarrier = 1 + kWarpgroups;                           // after those of the consumers
+constexpr u32 kBoxBytes = 64 * 128;                                      // 64 rows x 64 columns of D
+constexpr u32 kBoxCols = (kTileCols + 63) / 64,
+              kBoxes = kWaves * kBoxCols;  // of a warpgroup's part of a tile
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
 using Out = OutputType<kOutput>;
 
 struct Shared {  // addresses
-    u32 a, b, d, scales, full, empty, scales_full, scales_empty;
+    u32 a, b, d, scales, full, empty, scales_full, scales_empty, staged, sent;
     DGJ_DEVICE explicit Shared(u32 base)
         : a(base + kSmemA), b(base + kSmemB), d(base + kSmemD), scales(base + kSmemScales),
           full(base + kSmemBarriers), empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
-          scales_empty(scales_full + 8 * kScaleStages) {}
+          scales_empty(scales_full + 8 * kScaleStages), staged(scales_empty + 8 * kScaleStages),
+          sent(staged + 8 * kWarpgroups) {}
 };
 
 // One thread: A and B of each stage. With a cluster each block fetches its share of a common operand for all
@@ -203,36 +208,56 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
     }
 }
 
-// 16-bit output: boxes of 64 rows x 64 columns through shared memory, kStoreBoxes of them at a time.
-DGJ_DEVICE void store_by_tma(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group,
-                             u32 tile_row, u32 tile_col, float (&acc)[kWaves][kTileCols / 2]) {
-    constexpr u32 kBoxCols = (kTileCols + 63) / 64, kBoxes = kWaves * kBoxCols;
-    const u32 thread = ptx::thread_index() % 128;
-    const u32 staging = smem.d + group * kStoreBoxes * 8192;
+// 16-bit output: boxes of 64 rows x 64 columns in shared memory, kStoreBoxes of them at a time, for a sender.
+DGJ_DEVICE void stage_boxes(const Shared& smem, u32 group, u32& phase,
+                            const float (&acc)[kWaves][kTileCols / 2]) {
+    const u32 staging = smem.d + group * kStoreBoxes * kBoxBytes;
     DGJ_UNROLL
-    for (u32 first = 0; first < kBoxes; first += kStoreBoxes) {
-        if (thread == 0) ptx::wait_stores_read<0>();
-        ptx::sync_threads(1 + group, 128);
+    for (u32 first = 0; first < kBoxes; first += kStoreBoxes, phase ^= 1) {
+        ptx::barrier_wait(smem.sent + 8 * group, phase ^ 1);
         DGJ_UNROLL
         for (u32 slot = 0; slot < kStoreBoxes; slot++) {
             const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
-            stage_rows<Out>(staging + slot * 8192, acc[w], box_col * 64);
+            stage_rows<Out>(staging + slot * kBoxBytes, acc[w], box_col * 64);
         }
         ptx::fence_async_shared();
-        ptx::sync_threads(1 + group, 128);
-        if (thread == 0) {
-            DGJ_UNROLL
-            for (u32 slot = 0; slot < kStoreBoxes; slot++) {
-                const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
-                const u32 row = tile_row + group * kGroupRows + w * 64, col = tile_col + box_col * 64;
-                if (row < args.m && col < kN) ptx::store_tile(&map_d, staging + slot * 8192, col, row);
+        ptx::sync_warp();
+        ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * group);
+    }
+}
+
+// One warp: sends what every second warpgroup from `first` on has staged. A tensor copy to global memory
+// takes its thread hundreds of cycles, which a consumer would not multiply in. What they read is over before
+// the warp ends, what they write when the grid does.
+DGJ_DEVICE void send_boxes(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 first) {
+    const bool leader = ptx::lane_index() == 0;
+    u32 phase = 0;
+    for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
+        u32 tile_row, tile_col;
+        tiles.locate(tile_row, tile_col);
+        DGJ_NO_UNROLL
+        for (u32 box = 0; box < kBoxes; box += kStoreBoxes, phase ^= 1) {
+            DGJ_NO_UNROLL
+            for (u32 group = first; group < kWarpgroups; group += 2) {
+                ptx::barrier_wait(smem.staged + 8 * group, phase);
+                ptx::sync_warp();  // every lane has seen it
+                if (!leader) continue;
+                DGJ_UNROLL
+                for (u32 slot = 0; slot < kStoreBoxes; slot++) {
+                    const u32 row = tile_row + group * kGroupRows + (box + slot) / kBoxCols * 64;
+                    const u32 col = tile_col + (box + slot) % kBoxCols * 64;
+                    if (row < args.m && col < kN)
+                        ptx::store_tile(&map_d, smem.d + (group * kStoreBoxes + slot) * kBoxBytes, col, row);
+                }
+                ptx::commit_stores();
+                ptx::wait_stores_read<0>();
+                ptx::barrier_arrive(smem.sent + 8 * group);
             }
-            ptx::commit_stores();
         }
     }
 }
 
-DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 group) {
+DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
     const u32 thread = ptx::thread_index() % 128;
     const u32 row_in_tile = group * kGroupRows + thread / 32 * 16 + thread % 32 / 4;
     const ScaleStrides sfa{args.sfa, args.sfa_stride_m, args.sfa_stride_k};
@@ -256,6 +281,7 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         }
     };
     Rings rings;
+    u32 phase = 0;  // of the boxes
     for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
         u32 row, col;
         tiles.locate(row, col);
@@ -264,9 +290,8 @@ DGJ_DEVICE void consume(const Shared& smem, const TensorMap& map_d, const GemmAr
         if constexpr (kExtras)
             finish_tile(args, smem.d + group * kStoreBoxes * 8192 + thread / 32 * 2048,
                         row + group * kGroupRows + thread / 32 * 16, col, acc);
-        else store_by_tma(smem, map_d, args, group, row, col, acc);
+        else stage_boxes(smem, group, phase, acc);
     }
-    if (!kExtras && thread == 0) ptx::wait_stores_done();
 }
 
 DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_d,
@@ -287,6 +312,10 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
             ptx::barrier_init(smem.scales_full + 8 * s, 32);  // each lane of the scale warp
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
+        for (u32 g = 0; g < kWarpgroups; g++) {
+            ptx::barrier_init(smem.staged + 8 * g, 4);
+            ptx::barrier_init(smem.sent + 8 * g, 1);
+        }
         ptx::fence_barrier_init();
     }
     if constexpr (kCluster > 1) ptx::sync_cluster();
@@ -301,10 +330,12 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
             if (ptx::lane_index() == 0) produce_tiles(smem, map_a, map_b, args.m);
         } else if (warp == 4 * kWarpgroups + 1) {
             produce_scales(smem, args);
+        } else if (!kExtras) {
+            send_boxes(smem, map_d, args, warp % 2);
         }
     } else {
         if constexpr (kConsumerRegisters != 0) ptx::raise_registers<kConsumerRegisters>();
-        consume(smem, map_d, args, group);
+        consume(smem, args, group);
     }
     if constexpr (kCluster > 1) {  // no block leaves while another may still write to it or arrive on it
         ptx::sync_warp();

@@ -12,8 +12,8 @@
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //                              which tile is next, its live rows  -->  kTileSlots places
-//   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> shared -> rows of D,
-//                                           whole pieces by TMA
+//   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> boxes -> rows of D
+//   warps 2, 3                                              whole pieces: boxes --TMA--> D
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
 // keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
@@ -24,6 +24,7 @@
 // Limits: kN % 8 == 0, kK % 16 == 0.
 #pragma once
 
+#include "parts/grouped_boxes.cuh"
 #include "parts/grouped_rows.cuh"
 #include "parts/groups.cuh"
 #include "parts/multiply.cuh"
@@ -56,15 +57,18 @@ constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block; the ban
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
-constexpr u32 kProducerBarrier = kBuilderBarrier + 1;
+constexpr u32 kProducerBarrier = kBuilderBarrier + 1, kTableBarrier = kProducerBarrier + 1;
+constexpr u32 kTableThreads = 128 * kWarpgroups + 64;  // who reads the table: not the senders
 
 struct Shared {  // addresses
-    u32 ring, d, scales, full, empty, scales_full, scales_empty;
+    u32 ring, scales, full, empty, scales_full, scales_empty;
+    BoxShared boxes;
     GroupTable table;
     DGJ_DEVICE explicit Shared(u32 base)
-        : ring(base + kSmemRing), d(base + kSmemD), scales(base + kSmemScales), full(base + kSmemBarriers),
+        : ring(base + kSmemRing), scales(base + kSmemScales), full(base + kSmemBarriers),
           empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
-          scales_empty(scales_full + 8 * kScaleStages), table(base + kSmemTable) {}
+          scales_empty(scales_full + 8 * kScaleStages), boxes(base + kSmemD, scales_empty + 8 * kScaleStages),
+          table(base + kSmemTable) {}
 };
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
@@ -138,7 +142,7 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
 // The next tile is told with its first stage of scales. Who has waited for stage s to be free knows that all
 // have given back stage s - 2, so that nobody reads the third tile before any more.
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
-                               const GroupedArgs& args, bool& starting) {
+                               const GroupedArgs& args, bool& starting, u32& whole) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
     for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
@@ -175,7 +179,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
             if (kKBlocks != 0) meet_once(kProducerBarrier, starting);
-            if (first == 0) slot.tell(smem.table, t, live);
+            if (first == 0) whole |= slot.tell(smem.table, t, live);
             if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);
         }
@@ -193,52 +197,6 @@ DGJ_DEVICE void release(const Shared& smem, u32 stage) {
 }
 
 // ---- results ------------------------------------------------------------------------------------
-
-// A warpgroup's boxes are free again: no copy reads them, no thread either.
-DGJ_DEVICE void reuse_boxes(u32 warpgroup) {
-    if (ptx::thread_index() % 128 == 0) ptx::wait_stores_read<0>();
-    ptx::sync_threads(1 + warpgroup, 128);
-}
-
-// kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
-// on, columns from `col`.
-template <u32 kBoxes>
-DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 row, const LiveMask& live,
-                            u32 col) {
-    const u32 thread = ptx::thread_index() % 128, chunk = thread % 8, first = thread / 8;
-    u64 to = d_row(args, group, row + first) + (col + chunk * 8) * 2;
-    const u64 step = (u64)args.ldd * 32;
-    u32 from = boxes + first * 128 + (chunk ^ (first % 8)) * 16;
-    DGJ_UNROLL
-    for (u32 i = 0; i < 4; i++, to += step, from += 16 * 128) {
-        if (!live.has(i * 16 + first)) continue;
-        DGJ_UNROLL
-        for (u32 b = 0; b < kBoxes; b++)
-            if (col + b * 64 + chunk * 8 < kN)
-                ptx::store_global_word4((void*)(to + b * 128),
-                                        ptx::load_shared_word4(from + b * kPieceBytes));
-    }
-}
-
-// Pieces of 64 rows, kBoxes staged boxes each, one after the other: whole ones leave by tensor copies.
-template <u32 kPieces, u32 kBoxes>
-DGJ_DEVICE void send_pieces(const TensorMap& map_d, const GroupedArgs& args, u32 warpgroup, u32 boxes,
-                            u32 group, u32 row, u32 col, const LiveMask (&live)[kPieces]) {
-    ptx::fence_async_shared();
-    ptx::sync_threads(1 + warpgroup, 128);
-    DGJ_UNROLL
-    for (u32 p = 0; p < kPieces; p++, boxes += kBoxes * kPieceBytes, row += 64) {
-        if (!live[p].all()) {
-            write_boxes<kBoxes>(args, boxes, group, row, live[p], col);
-        } else if (ptx::thread_index() % 128 == 0) {
-            DGJ_UNROLL
-            for (u32 b = 0; b < kBoxes; b++)
-                if (col + b * 64 < kN)
-                    ptx::store_tile3(&map_d, boxes + b * kPieceBytes, col + b * 64, row, plane(args, group));
-        }
-    }
-    if (ptx::thread_index() % 128 == 0) ptx::commit_stores();
-}
 
 // ---- more than 32 rows --------------------------------------------------------------------------
 
@@ -258,9 +216,9 @@ struct ManyShape {  // parts/multiply.cuh
 // first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read
 // again after its products: what it says is not kept in registers in between.
 template <u32 kWaves, u32 kCols>
-DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map_d, const GroupedArgs& args,
-                          const TileSlot& slot, u32 warpgroup, u32 first_piece, u32 first_range,
-                          u32 weights) {
+DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const GroupedArgs& args,
+                          const TileSlot& slot, u32 warpgroup, u32 first_piece, u32 first_range, u32 weights,
+                          u32 whole) {
     const TileOperands operands{
         .a = ptx::matrix_descriptor(smem.ring + first_piece * kPieceBytes),
         .b = ptx::matrix_descriptor(smem.ring + weights),
@@ -273,18 +231,31 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map
     float acc[kWaves][kCols / 2] = {};
     multiply_tile<ManyShape<kWaves, kCols>>(operands, rings, ScaleReader(kScalePitch), acc,
                                             [&](u32 stage) { release(smem, stage); });
+    u32 sent = 0;  // boxes that a sender writes
+    if constexpr (kOutput != Output::kF32) {
+        constexpr u32 kBoxCols = kCols / 64;
+        const u32 box = smem.boxes.of(warpgroup);
+        boxes.await(smem.boxes, warpgroup);
+        DGJ_UNROLL
+        for (u32 i = 0; i < 2; i++)
+            stage_rows<Out>(box + i * kBoxBytes, acc[i / kBoxCols], i % kBoxCols * 64);
+        sent = whole_boxes(kWaves == 2, whole, warpgroup);
+        if (whole != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
+        if (sent == 3) return;
+        ptx::sync_threads(1 + warpgroup, 128);
+        boxes.read = true;
+    }
     const GroupTile t = slot.read(smem.table);
     const u32 row = t.row + first_piece * 64, col = t.col + (kWaves == 1 ? 0 : warpgroup * 64);
-    LiveMask live[kWaves];
     DGJ_UNROLL
-    for (u32 w = 0; w < kWaves; w++) live[w] = slot.live(smem.table, first_piece + w);
-    if constexpr (kOutput == Output::kF32) {
-        DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) {
+    for (u32 w = 0; w < kWaves; w++) {
+        if ((sent >> w & 1) != 0) continue;
+        const LiveMask live = slot.live(smem.table, first_piece + w);
+        if constexpr (kOutput == Output::kF32) {
             DGJ_UNROLL
             for (u32 half = 0; half < 2; half++) {
                 const u32 r = ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4 + half * 8;
-                if (!live[w].has(r)) continue;
+                if (!live.has(r)) continue;
                 float* d = (float*)d_row(args, t.group, row + w * 64 + r);
                 DGJ_UNROLL
                 for (u32 i = 2 * half; i < kCols / 2; i += 4) {
@@ -292,18 +263,10 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map
                     if (n < kN) ptx::store_global2(d + n, acc[w][i], acc[w][i + 1]);
                 }
             }
+        } else {
+            write_boxes<kCols / 64>(args, smem.boxes.of(warpgroup) + w * kBoxBytes, t.group, row + w * 64,
+                                    live, col);
         }
-    } else {
-        constexpr u32 kBoxes = kCols / 64;
-        const u32 boxes = smem.d + warpgroup * 2 * kPieceBytes;
-        reuse_boxes(warpgroup);
-        DGJ_UNROLL
-        for (u32 w = 0; w < kWaves; w++) {
-            DGJ_UNROLL
-            for (u32 b = 0; b < kBoxes; b++)
-                stage_rows<Out>(boxes + (w * kBoxes + b) * kPieceBytes, acc[w], b * 64);
-        }
-        send_pieces<kWaves, kBoxes>(map_d, args, warpgroup, boxes, t.group, row, col, live);
     }
 }
 
@@ -311,7 +274,7 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, const TensorMap& map
 
 template <u32 kTokens>
 DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const TileSlot& slot,
-                         const GroupTile& t, u32 warpgroup) {
+                         const GroupTile& t, u32 warpgroup, Boxes& boxes) {
     const u32 lane = ptx::lane_index();
     float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
     DGJ_NO_UNROLL
@@ -364,10 +327,11 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
                 ptx::store_global((float*)d_row(args, t.group, t.row + r) + column, acc[i]);
         }
     } else {
-        const u32 box = smem.d + warpgroup * 2 * kPieceBytes;
-        reuse_boxes(warpgroup);
+        const u32 box = smem.boxes.of(warpgroup);
+        boxes.await(smem.boxes, warpgroup);
         stage_columns<Out>(box, acc);
         ptx::sync_threads(1 + warpgroup, 128);
+        boxes.read = true;
         write_boxes<1>(args, box, t.group, t.row, live, col);
     }
 }
@@ -392,6 +356,13 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
     }
 }
 
+DGJ_DEVICE void skip_many(const Shared& smem, Rings& rings, Boxes& boxes, const TileSlot& slot,
+                          const GroupTile& t, u32 warpgroup) {
+    if (kOutput != Output::kF32 && t.whole != 0)
+        boxes.hand_over_none(smem.boxes, warpgroup, slot.at(smem.table));
+    skip(smem, rings, 1);
+}
+
 DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
     ptx::sync_warp();  // without K no other says that every lane has read what was told before
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
@@ -399,7 +370,7 @@ DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
 }
 
 // Tiles come with their scales (without K, nothing else does).
-DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, const TensorMap& map_d,
+DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes& boxes,
                         const GroupedArgs& args) {
     for (bool more = true; more; slot.advance()) {
         ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
@@ -409,20 +380,22 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, const 
         if (!more) continue;
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
         if (t.wide()) {
-            if (warpgroup * 64 >= t.cols) skip(smem, rings, 1);
+            if (warpgroup * 64 >= t.cols) skip_many(smem, rings, boxes, slot, t, warpgroup);
             else
-                many_rows<2, 64>(smem, rings, map_d, args, slot, warpgroup, 0,
+                many_rows<2, 64>(smem, rings, boxes, args, slot, warpgroup, 0,
                                  (t.col + warpgroup * 64) / 128 - t.col / 128,
-                                 kWideWeights + warpgroup * kPieceBytes);
+                                 kWideWeights + warpgroup * kPieceBytes, t.whole);
         } else if (t.rows > kFewRows) {
-            if (warpgroup * 64 >= t.rows) skip(smem, rings, 1);
-            else many_rows<1, 128>(smem, rings, map_d, args, slot, warpgroup, warpgroup, 0, kManyWeights);
+            if (warpgroup * 64 >= t.rows) skip_many(smem, rings, boxes, slot, t, warpgroup);
+            else
+                many_rows<1, 128>(smem, rings, boxes, args, slot, warpgroup, warpgroup, 0, kManyWeights,
+                                  t.whole);
         } else if (warpgroup == 2) {
             skip(smem, rings, kFewBlocks);
         } else if (t.rows > kFewBoxRows) {
-            few_rows<32>(smem, rings, args, slot, t, warpgroup);
+            few_rows<32>(smem, rings, args, slot, t, warpgroup, boxes);
         } else {
-            few_rows<16>(smem, rings, args, slot, t, warpgroup);
+            few_rows<16>(smem, rings, args, slot, t, warpgroup, boxes);
         }
     }
 }
@@ -445,6 +418,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             ptx::barrier_init(smem.scales_full + 8 * s, 32 + 1);  // the copies of each lane, and the tile
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
+        smem.boxes.init_barriers();
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
@@ -454,38 +428,46 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     TileSlot slot;
     if (ptx::warp_index() / 4 == kWarpgroups) {
         ptx::lower_registers<kProducerRegisters>();
+        const u32 warp = ptx::warp_index() % 4;
+        if (warp > 1) {
+            if (kOutput != Output::kF32) send_boxes(smem.boxes, map_d, args, warp % 2);
+            return;
+        }
+        const bool tiles = warp == 0;
         bool starting = true;
+        u32 whole = 0;  // pieces of any tile
         for (u32 page = 0;;) {
-            const u32 warp = ptx::warp_index() % 4;
             if (!one_warp_builds(args)) {
-                ptx::sync_block();  // the table is there
-            } else if (warp < 2) {
-                if (warp == 0) build_small_table(smem.table, args);
+                ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
+            } else {
+                if (tiles) build_small_table(smem.table, args);
                 ptx::sync_threads(kProducerBarrier, 64);
             }
             const u32 pages = page_count(smem.table, args);
-            if (warp == 0) {
+            if (tiles)
                 produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, starting, page + 1 >= pages);
-            } else if (warp == 1) {
-                produce_scales(smem, rings.scales, slot, args, starting);
-            }
+            else produce_scales(smem, rings.scales, slot, args, starting, whole);
             if (++page >= pages) break;
-            ptx::sync_block();  // it has been read
+            ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
         }
+        if (kOutput != Output::kF32 && !tiles && whole == 0) dismiss_senders(smem.boxes);
     } else {
         ptx::raise_registers<kConsumerRegisters>();
+        Boxes boxes;
         for (u32 page = 0;;) {
             if (!one_warp_builds(args)) {
                 if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
-                ptx::sync_block();
+                ptx::sync_threads(kTableBarrier, kTableThreads);
             }
             if (page == 0 && args.zero_padding && ptx::warp_index() < kBuilderWarps) zero_dead_rows(args);
-            consume(smem, rings, slot, map_d, args);
+            consume(smem, rings, slot, boxes, args);
             page = ptx::load_shared_u32(smem.table.page) + 1;  // again: registers
             if (page >= page_count(smem.table, args)) break;
-            ptx::sync_block();
+            ptx::sync_threads(kTableBarrier, kTableThreads);
         }
-        if (kOutput != Output::kF32 && ptx::thread_index() % 128 == 0) ptx::wait_stores_done();
+        // The last tile told, which has no rows, ends the senders' work, where there was any.
+        if (kOutput != Output::kF32 && boxes.used)
+            boxes.hand_over_none(smem.boxes, ptx::warp_index() / 4, slot.before().at(smem.table));
     }
 }
 

@@ -153,12 +153,15 @@ def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
 
 
 KERNEL, TABLE, ROWS = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh", "parts/grouped_rows.cuh"
+BOXES = "parts/grouped_boxes.cuh"
 # Few rows, unaligned and aligned, and whole pieces: plain and bulk copies of scales take turns.
 MIXED = (OFFSETS, (13, 301, 3, 20, 200), 136, 2320)
 PROBLEMS = {
     "mixed": lambda: shifted(grouped.make(*MIXED, lie="aligned", seed=1)),
     "pages": lambda: grouped.make(ENDS, [int(i % 5 == 0) for i in range(600)], 8, 16, alignment=2),
     "pieces": lambda: grouped.make(ENDS, (250,), 136, 272, alignment=16),
+    "two pieces": lambda: grouped.make(OFFSETS, (128, 70, 192), 136, 272),
+    "few rows": lambda: grouped.make(OFFSETS, (5, 20, 3), 136, 272),
     "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
@@ -195,22 +198,64 @@ FAULTS = {
     ),
     "results staged where a copy still reads": (
         "mixed",
-        KERNEL,
-        "if (ptx::thread_index() % 128 == 0) ptx::wait_stores_read<0>();",
+        BOXES,
+        "        ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);\n        if (read)",
+        "        if (read)",
+        "reads the old value",
+    ),
+    "boxes given back before the copies have read them": (
+        "mixed",
+        BOXES,
+        "            ptx::wait_stores_read<0>();\n",
+        "",
+        "is still read",
+    ),
+    "boxes staged while other warps still read them": (
+        "short tiles",
+        BOXES,
+        "        if (read) ptx::sync_threads(1 + warpgroup, 128);\n",
+        "",
+        "not ordered before",
+    ),
+    "a sender lets go before every lane has waited": (
+        "mixed",
+        BOXES,
+        "            ptx::sync_warp();  // every lane has waited and read\n",
         "",
         "",
     ),
-    "staged results stored without a fence": (
+    "a warpgroup without rows hands nothing over": (
+        "two pieces",
+        KERNEL,
+        "    if (kOutput != Output::kF32 && t.whole != 0)\n",
+        "    if (false)\n",
+        "",
+    ),
+    "senders are never told the end": (
         "mixed",
         KERNEL,
-        "    ptx::fence_async_shared();\n    ptx::sync_threads(1 + warpgroup, 128);\n",
-        "    ptx::sync_threads(1 + warpgroup, 128);\n",
+        "        if (kOutput != Output::kF32 && boxes.used)\n",
+        "        if (false)\n",
+        "deadlock",
+    ),
+    "senders who have nothing are never told the end": (
+        "few rows",
+        KERNEL,
+        "!tiles && whole == 0",
+        "false",
+        "deadlock",
+    ),
+    "staged results stored without a fence": (
+        "mixed",
+        BOXES,
+        "        if (some) ptx::fence_async_shared();\n        else told",
+        "        if (!some) told",
         "fence",
     ),
     "the table is read before the builders are done": (
         "pages",
         KERNEL,
-        "                ptx::sync_block();  // the table is there\n",
+        "                ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there\n",
         "",
         "",
     ),
@@ -224,10 +269,10 @@ FAULTS = {
     "a tile is told after it was announced": (
         "mixed",
         KERNEL,
-        "            if (first == 0) slot.tell(smem.table, t, live);\n"
+        "            if (first == 0) whole |= slot.tell(smem.table, t, live);\n"
         "            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there\n",
         "            if (lane == 0) ptx::barrier_arrive(full);\n"
-        "            if (first == 0) slot.tell(smem.table, t, live);\n",
+        "            if (first == 0) whole |= slot.tell(smem.table, t, live);\n",
         "",
     ),
     "scales start without the tiles' warp": (
@@ -261,7 +306,7 @@ FAULTS = {
     "a page's table overwritten while it is read": (
         "pages",
         KERNEL,
-        "            ptx::sync_block();  // it has been read\n",
+        "            ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read\n",
         "",
         "not ordered before",
     ),
@@ -297,8 +342,8 @@ FAULTS = {
     "a piece that is full in its first half counts as full": (
         "pieces",
         TABLE,
-        "return (low & high) == ~0u;",
-        "return low == ~0u;",
+        "(full >> 2 * p & 3) == 3",
+        "(full >> 2 * p & 1) == 1",
         "a row of no group was written",
     ),
     "ids read past the end of a short unit": (

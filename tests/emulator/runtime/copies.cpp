@@ -2,6 +2,7 @@
 // groups.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/checks.hpp"
 #include "runtime/combine.hpp"
@@ -347,6 +348,7 @@ void wait_stores(u32 pending, bool read_only, Where w) {
         for (const auto& operation : t.groups[i]) {
             if (operation->next == 0) operation->steps[operation->next++]();
             if (!read_only) m.finish(*operation);
+            if (std::exchange(operation->read_over, true)) continue;  // others may have the memory by now
             forget_reading(*t.block, operation.get());
             t.block->shadow.note_bulk_read(operation->source_address, operation->source_bytes, t.id,
                                            t.clocks.order(t.id));

@@ -149,6 +149,7 @@ struct Operation {
     u32 thread = 0;  // that issued it
     Block* source = nullptr;
     u32 source_address = 0, source_bytes = 0;
+    bool read_over = false;  // its thread has waited for it to have read its source
     bool done() const { return next == steps.size(); }
 };
 

@@ -1,0 +1,131 @@
+// 16-bit results of tiles of many rows on their way from a warpgroup to D: two boxes of 64 rows x 64 columns
+// in shared memory (parts/staging.cuh), and who sends them.
+//
+//   consumers, four warps   acc -> two boxes -> staged ->   sender: whole pieces, by tensor copies   --> D
+//                                  with a mail: the tile    sent <- when the copies have read them
+//   pieces with rows of nobody: the consumers themselves, 16 bytes a thread                          --> D
+//
+// A tensor copy to global memory takes the thread that issues it hundreds of cycles, which a consumer would
+// not multiply in (docs/notes/gemm.md).
+//
+// Constants: kN, kOutput, kWarpgroups; those of parts/groups.cuh.
+#pragma once
+
+#include "parts/grouped_args.cuh"
+#include "parts/grouped_rows.cuh"
+#include "parts/groups.cuh"
+#include "ptx/base.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+
+namespace dgj {
+
+constexpr u32 kBoxBytes = 64 * 128;
+
+struct BoxShared {  // addresses: kWarpgroups of each, a warpgroup's after the other's
+    u32 boxes, mail, staged, sent;
+    DGJ_DEVICE BoxShared(u32 boxes, u32 barriers)
+        : boxes(boxes), mail(barriers), staged(mail + 16 * kWarpgroups), sent(staged + 8 * kWarpgroups) {}
+    DGJ_DEVICE u32 of(u32 warpgroup) const { return boxes + warpgroup * 2 * kBoxBytes; }
+    DGJ_DEVICE void init_barriers() const {
+        for (u32 w = 0; w < kWarpgroups; w++) {
+            ptx::barrier_init(staged + 8 * w, 4);
+            ptx::barrier_init(sent + 8 * w, 1);
+        }
+    }
+};
+
+// A warpgroup's side. Where a tile has any whole piece, every warpgroup hands over once.
+struct Boxes {
+    u32 phase = 0;
+    bool read = false;  // by other warps than who writes them
+    bool used = false;  // by a sender
+    // Until no copy reads them, no thread either.
+    DGJ_DEVICE void await(const BoxShared& smem, u32 warpgroup) {
+        ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);
+        if (read) ptx::sync_threads(1 + warpgroup, 128);
+        read = false;
+    }
+    // The tile at `tile` in shared memory, of which the warpgroup has some; or none.
+    DGJ_DEVICE void hand_over(const BoxShared& smem, u32 warpgroup, u32 tile, bool some) {
+        const bool leader = ptx::thread_index() % 128 == 0;
+        Word4 told = {};
+        if (leader) told = ptx::load_shared_word4(tile);
+        if (some) ptx::fence_async_shared();
+        else told.z &= (1u << kWholeShift) - 1;
+        if (leader) ptx::store_shared_word4(smem.mail + 16 * warpgroup, told);
+        ptx::sync_warp();
+        ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * warpgroup);
+        phase ^= 1;
+        used = true;
+    }
+    DGJ_DEVICE void hand_over_none(const BoxShared& smem, u32 warpgroup, u32 tile) {
+        ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);
+        hand_over(smem, warpgroup, tile, false);
+    }
+};
+// Of a tile with these whole pieces; bit b: box b.
+DGJ_DEVICE u32 whole_boxes(bool wide, u32 whole, u32 warpgroup) {
+    return wide ? whole & 3 : (whole >> warpgroup & 1) * 3;
+}
+
+// kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
+// on, columns from `col`.
+template <u32 kBoxes>
+DGJ_DEVICE void write_boxes(const GroupedArgs& args, u32 boxes, u32 group, u32 row, const LiveMask& live,
+                            u32 col) {
+    const u32 thread = ptx::thread_index() % 128, chunk = thread % 8, first = thread / 8;
+    u64 to = d_row(args, group, row + first) + (col + chunk * 8) * 2;
+    const u64 step = (u64)args.ldd * 32;
+    u32 from = boxes + first * 128 + (chunk ^ (first % 8)) * 16;
+    DGJ_UNROLL
+    for (u32 i = 0; i < 4; i++, to += step, from += 16 * 128) {
+        if (!live.has(i * 16 + first)) continue;
+        DGJ_UNROLL
+        for (u32 b = 0; b < kBoxes; b++)
+            if (col + b * 64 + chunk * 8 < kN)
+                ptx::store_global_word4((void*)(to + b * 128), ptx::load_shared_word4(from + b * kBoxBytes));
+    }
+}
+
+// A sender: a warp for every second warpgroup from `first` on, until it is handed a tile without rows.
+DGJ_DEVICE void send_boxes(const BoxShared& smem, const TensorMap& map_d, const GroupedArgs& args,
+                           u32 first) {
+    const bool leader = ptx::lane_index() == 0;
+    u32 phase = 0;
+    for (bool more = true; more; phase ^= 1) {
+        DGJ_NO_UNROLL
+        for (u32 warpgroup = first; warpgroup < kWarpgroups; warpgroup += 2) {
+            ptx::barrier_wait(smem.staged + 8 * warpgroup, phase);
+            const GroupTile t = TileSlot::read_from(smem.mail + 16 * warpgroup);
+            ptx::sync_warp();  // every lane has waited and read
+            more = t.rows != 0;
+            if (!leader || !more) continue;
+            const u32 box = smem.of(warpgroup), whole = whole_boxes(t.wide(), t.whole, warpgroup);
+            DGJ_UNROLL
+            for (u32 b = 0; b < 2; b++) {
+                const u32 row = t.row + (t.wide() ? b : warpgroup) * 64;
+                const u32 col = t.col + (t.wide() ? warpgroup : b) * 64;
+                if ((whole >> b & 1) != 0 && col < kN)
+                    ptx::store_tile3(&map_d, box + b * kBoxBytes, col, row, plane(args, t.group));
+            }
+            ptx::commit_stores();
+            ptx::wait_stores_read<0>();
+            ptx::barrier_arrive(smem.sent + 8 * warpgroup);
+        }
+    }
+}
+
+// One warp, in place of the consumers, who have nothing for senders: they need not be waited for at the end.
+DGJ_DEVICE void dismiss_senders(const BoxShared& smem) {
+    const u32 lane = ptx::lane_index();
+    if (lane < kWarpgroups) ptx::store_shared_word4(smem.mail + 16 * lane, {0, 0, 0, 0});
+    ptx::sync_warp();
+    if (lane >= 4) return;
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWarpgroups; w++) ptx::barrier_arrive(smem.staged + 8 * w);
+}
+
+}  // namespace dgj
