@@ -1,4 +1,6 @@
 // fp8_gemm_nt: the public function, what stands behind its torch op, and a launch with a given plan.
+#include <limits>
+
 #include "bindings/call_args.hpp"
 #include "bindings/native_ops.hpp"
 #include "bindings/op_support.hpp"
@@ -93,7 +95,18 @@ bool read_alpha(PyObject* alpha, double& value) {
         return false;
     }
     value = PyFloat_AsDouble(alpha);
-    return value != -1.0 || PyErr_Occurred() == nullptr;
+    if (value == -1.0 && PyErr_Occurred() != nullptr) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) return false;
+        PyErr_Clear();
+        value = std::numeric_limits<double>::max();  // refused below: float32 does not hold it either
+    }
+    try {
+        alpha_in_float32(value, kGemm);
+        return true;
+    } catch (const Error& error) {
+        set_python_error(error);
+        return false;
+    }
 }
 
 PyObject* call_torch_op(const GemmTensors& t, double alpha) {
@@ -139,9 +152,11 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
 void fp8_gemm_nt_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
     const TensorArguments<5, 2> t(stack);
     Fp8GemmArgs view;
-    view.alpha = static_cast<float>(torch_abi::number(stack[7]));
     const auto operands = named<NativeTensor>({t[0], t[1], t[2], t[3], t[4], t[5], t[6]}, view);
-    run_native(kGemm, operands, t[4], [&] { compute(view); });
+    run_native(kGemm, operands, t[4], [&] {
+        view.alpha = alpha_in_float32(torch_abi::number(stack[7]), kGemm);
+        compute(view);
+    });
 }
 
 PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
