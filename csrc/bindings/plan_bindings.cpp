@@ -390,7 +390,7 @@ void bind_plan(py::module_& m) {
     m.def("all_plans", &all_plans_for, py::arg("problem"), py::arg("device"),
           py::arg("max_rows") = py::none());
     m.def("candidates", &candidates_for, py::arg("problem"), py::arg("m"), py::arg("device"));
-    m.def("emit", &emit, py::arg("plan"));
+    m.def("emit", py::overload_cast<const KernelPlan&>(&emit), py::arg("plan"));
     m.def("device_profiles", &profiles_list);
     m.def("embedded_file", &embedded_file, py::arg("path"));
     m.def("embedded_file_names", &embedded_file_names);
