@@ -112,7 +112,7 @@ Value field_as(const py::handle& value, const char* function, const char* name) 
 
 std::uint32_t extent(std::int64_t value, const char* name) {
     if (value < 0 || value > INT32_MAX)
-        fail(ErrorKind::kValue, "GemmProblem: {} is {}; allowed: 0..{}", name, value, INT32_MAX);
+        fail(ErrorKind::kValue, "{} is {}; allowed: 0..{}", name, value, INT32_MAX);
     return static_cast<std::uint32_t>(value);
 }
 
@@ -122,7 +122,8 @@ struct ProblemFields {
 
 GemmProblem problem_from(const ProblemFields& fields, const char* function) {
     const auto number = [&](const py::object& value, const char* name) {
-        return extent(field_as<std::int64_t>(value, function, name), name);
+        const std::string field = std::string("GemmProblem: ") + name;
+        return extent(field_as<std::int64_t>(value, function, name), field.c_str());
     };
     const auto text = [&](const py::object& value, const char* name) {
         return field_as<std::string>(value, function, name);
@@ -139,8 +140,8 @@ GemmProblem problem_from(const ProblemFields& fields, const char* function) {
                         ErrorKind::kNotImplemented);
     p.extras = field_as<bool>(fields.extras, function, "extras");
     validate(p);
-    return p;
     if (p.d_dtype == DType::kF32) p.extras = false;  // one problem, as launches have it, and one in tables
+    return p;
 }
 
 GemmProblem make_problem(const py::object& n, const py::object& k, const py::object& d_dtype,
@@ -225,20 +226,20 @@ const DeviceProfile& one_profile(const std::string& device) {
          names);
 }
 
-std::int64_t rows_from(const py::object& value, const char* function, const char* name) {
-    const auto rows = field_as<std::int64_t>(value, function, name);
-    if (rows < 1) fail(ErrorKind::kValue, "{}: {} is {}; it must be at least 1", function, name, rows);
-    return rows;
+std::int64_t at_least_one(const py::object& value, const char* function, const char* name) {
+    const auto number = field_as<std::int64_t>(value, function, name);
+    if (number < 1) fail(ErrorKind::kValue, "{}: {} is {}; it must be at least 1", function, name, number);
+    return number;
 }
 
 KernelPlan plan_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
-    return plan(problem, rows_from(m, "plan", "m"), one_profile(device));
+    return plan(problem, at_least_one(m, "plan", "m"), one_profile(device));
 }
 
 std::vector<KernelPlan> all_plans_for(const GemmProblem& problem, const std::string& device,
                                       const py::object& max_rows) {
     std::optional<std::int64_t> most;
-    if (!max_rows.is_none()) most = rows_from(max_rows, "all_plans", "max_rows");
+    if (!max_rows.is_none()) most = at_least_one(max_rows, "all_plans", "max_rows");
     std::vector<KernelPlan> all;
     for (const DeviceProfile* profile : find_profiles(device))
         for (const KernelPlan& p : all_plans(problem, *profile, most))
@@ -247,7 +248,7 @@ std::vector<KernelPlan> all_plans_for(const GemmProblem& problem, const std::str
 }
 
 py::list candidates_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
-    const std::int64_t rows = rows_from(m, "candidates", "m");
+    const std::int64_t rows = at_least_one(m, "candidates", "m");
     py::list list;
     for (const Candidate& c : candidates(problem, rows, one_profile(device))) {
         py::dict d;
@@ -326,8 +327,10 @@ void bind_kernel_plan(py::module_& m) {
                                "Threads, shared memory, cluster and tensor-map boxes: a dict.")
         .def(
             "grid_blocks",
-            [](const KernelPlan& p, const py::object& m, std::uint32_t num_sms) {
-                return grid_blocks(p, rows_from(m, "grid_blocks", "m"), num_sms);
+            [](const KernelPlan& p, const py::object& m, const py::object& num_sms) {
+                const std::int64_t sms = at_least_one(num_sms, "grid_blocks", "num_sms");
+                return grid_blocks(p, at_least_one(m, "grid_blocks", "m"),
+                                   extent(sms, "grid_blocks: num_sms"));
             },
             py::arg("m"), py::arg("num_sms"), "Blocks of the grid for m rows on at most num_sms SMs.")
         .def(

@@ -189,6 +189,34 @@ def test_compile_of_something_else_is_a_type_error():
         dg.compile("sm_90a")
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dg.plan("x", 8, "h200"), "plan: problem is a str; it must be a GemmProblem"),
+        (lambda: dg.plan(PROBLEM, 8, None), "plan: device is a NoneType; it must be a str"),
+        (lambda: dg.all_plans(PROBLEM.to_dict(), "h200"), "all_plans: problem is a dict"),
+        (lambda: dg.all_plans(PROBLEM, b"h200"), "all_plans: device is a bytes"),
+        (lambda: dg.candidates(None, 8, "h200"), "candidates: problem is a NoneType"),
+        (lambda: dg.candidates(PROBLEM, 8, 90), "candidates: device is a int"),
+        (lambda: dg.emit(PROBLEM), "emit: plan is a GemmProblem; it must be a KernelPlan or CastPlan"),
+        (lambda: dg.load(PROBLEM), "load: plan is a GemmProblem"),
+        (lambda: dg.load(dg.plan(PROBLEM, 8, "h200"), "0"), "load: device is a str"),
+        (lambda: dg.plan_report(None, "h200"), "warmup: problems is a NoneType"),
+        (lambda: dg.plan_report(PROBLEM, ["h200"]), "warmup: device is ['h200']"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named_in_one_line(call, words):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", [-1, 2**31, 2**70])
+def test_a_device_to_load_into_that_is_no_index_is_named(device):
+    with pytest.raises(ValueError, match=f"load: device is {device}; it must be the index"):
+        dg.load(dg.plan(PROBLEM, 8, "h200"), device)
+
+
 def test_a_forbidden_compile_says_so(tmp_path):
     code = """
 import deep_gemm_jit as dg
@@ -338,6 +366,14 @@ def test_a_plan_from_a_field_of_the_wrong_type_names_the_field(field, value, err
     values = dg.plan(PROBLEM, 64, "h200").to_dict()
     with pytest.raises(error, match=rf"KernelPlan\.from_dict: {field} is .*; it must be"):
         dg.KernelPlan.from_dict({**values, field: value})
+
+
+@pytest.mark.parametrize(
+    ("num_sms", "error"), [(0, ValueError), (-1, ValueError), (2**32, ValueError), ("8", TypeError)]
+)
+def test_multiprocessors_of_a_grid_that_are_no_count_are_named(num_sms, error):
+    with pytest.raises(error, match=f"grid_blocks: num_sms is {num_sms!r}; "):
+        dg.plan(PROBLEM, 8, "h200").grid_blocks(8, num_sms)
 
 
 @pytest.mark.parametrize("ask", ["plan", "candidates", "all_plans", "grid_blocks"])
