@@ -182,6 +182,9 @@ PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize
                                   {"plan", "a", "sfa", "b", "sfb", "d", "c", "bias", "alpha"}, 9, 6);
     std::array<PyObject*, 9> p;
     if (!signature.parse(args, count, keywords, p)) return nullptr;
+    if (!py::isinstance<KernelPlan>(py::handle(p[0])))
+        return PyErr_Format(PyExc_TypeError, "launch_with_plan: plan is a %s; it must be a KernelPlan",
+                            Py_TYPE(p[0])->tp_name);
     if (!ensure_attached()) return nullptr;
     const GemmTensors t{
         p[1], p[2], p[3], p[4], p[5], given(p[6]) ? p[6] : nullptr, given(p[7]) ? p[7] : nullptr};
