@@ -227,10 +227,10 @@ alpha: None (1.0) or a Python float.
 epilogue: None.
 bias: None or [N], float32 or d's dtype.
 
-N is a multiple of 8, K of 16; M is any, and M == 0 or N == 0 returns at once. K == 0 gives bias + C, or
-zeros. Matrices have last stride 1; base addresses and row pitches are multiples of 16 bytes. All tensors are
-on one device, CUDA (Hopper) or CPU; on CUDA the work goes to torch's current stream of that device. Forward
-only: d gets no grad history.
+N is a multiple of 8, K of 16; M is any up to 2^31 - 1, and M == 0 or N == 0 returns at once. K == 0 gives
+bias + C, or zeros. Matrices have last stride 1; base addresses and row pitches are multiples of 16 bytes. All
+tensors are on one device, CUDA (Hopper) or CPU; on CUDA the work goes to torch's current stream of that
+device. Forward only: d gets no grad history.
 
 Returns None. The first call for a shape compiles a kernel (or finds it on disk); later calls only launch it.
 

@@ -64,6 +64,8 @@ Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function) {
     if (args.b.shape[1] != k) [[unlikely]]
         bad_shape(b, "[N, K]", {n, k});
     check_extents(a, k, b, n);
+    if (m > kMaxExtent) [[unlikely]]
+        bad_rows(a, m);
     if (args.d.shape[0] != m || args.d.shape[1] != n) [[unlikely]]
         bad_shape(d, "[M, N]", {m, n});
     const std::int64_t k_blocks = ceil_div(k, kScaleBlock), n_blocks = ceil_div(n, kScaleBlock);

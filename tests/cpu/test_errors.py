@@ -82,6 +82,11 @@ WRONG = {
         ("N", "20", "multiple of 8"),
         lambda c: {"b": (c["b"][0][:20], c["b"][1]), "d": torch.zeros(M, 20).bfloat16()},
     ),
+    "M past 31 bits": (
+        ValueError,
+        ("a[0] has 2147483648 rows", "at most 2147483647"),
+        lambda c: {"a": (c["a"][0][:1].expand(2**31, K), c["a"][1][:1].expand(2**31, 3))},
+    ),
     "d transposed": (ValueError, ("d has shape [24, 5]",), lambda c: {"d": torch.zeros(N, M).bfloat16()}),
     "c too small": (ValueError, ("c has shape [4, 24]",), lambda c: {"c": torch.zeros(4, N).bfloat16()}),
     "bias too long": (ValueError, ("bias has shape [25]", "[24]"), lambda c: {"bias": torch.zeros(N + 1)}),
