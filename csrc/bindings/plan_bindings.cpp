@@ -313,7 +313,8 @@ void bind_problem(py::module_& m) {
             "to_dict", [](const GemmProblem& p) { return to_dict(p); },
             "Plain data; from_dict makes it again.")
         .def_static("from_dict", &problem_from_dict, py::arg("values"))
-        .def(py::pickle([](const GemmProblem& p) { return to_dict(p); }, &problem_from_dict))
+        .def(py::pickle([](const GemmProblem& p) { return to_dict(p); },
+                        [](const py::dict& state) { return problem_from_dict(state); }))
         .def(py::self == py::self)
         .def("__hash__", [](const GemmProblem& p) { return hash_text(to_string(p)); })
         .def("__repr__", [](const GemmProblem& p) { return "<GemmProblem " + to_string(p) + ">"; });
@@ -337,7 +338,8 @@ void bind_kernel_plan(py::module_& m) {
             "to_dict", [](const KernelPlan& p) { return to_dict(p); },
             "Plain data; from_dict makes it again.")
         .def_static("from_dict", &plan_from_dict, py::arg("values"))
-        .def(py::pickle([](const KernelPlan& p) { return to_dict(p); }, &plan_from_dict))
+        .def(py::pickle([](const KernelPlan& p) { return to_dict(p); },
+                        [](const py::dict& state) { return plan_from_dict(state); }))
         .def(py::self == py::self)
         .def("__hash__", [](const KernelPlan& p) { return hash_text(to_string(p)); })
         .def("__str__", [](const KernelPlan& p) { return to_string(p); })
