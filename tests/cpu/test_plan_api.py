@@ -176,12 +176,17 @@ assert dg._core.compile_count() == 1
     assert done.returncode == 0, done.stderr
 
 
-def test_a_source_that_is_no_program_raises_with_the_log():
+def test_a_source_that_is_no_program_raises_with_the_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("DGJ_CACHE_DIR", str(tmp_path))
+    _core.forget_memory_cache()  # and which folder it was
     source = _core.make_source("this is no program;", {}, "dgj_kernel", "sm_90a")
     with pytest.raises(dg.CompileError) as caught:
         dg.compile(source)
     assert isinstance(caught.value, RuntimeError)
     assert "sm_90a" in str(caught.value) and "error" in str(caught.value)
+    assert len(list((tmp_path / "failed").iterdir())) == 1
+    monkeypatch.undo()
+    _core.forget_memory_cache()
 
 
 def test_compile_of_something_else_is_a_type_error():
