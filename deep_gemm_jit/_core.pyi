@@ -17,7 +17,7 @@ class GemmProblem:
 
     n: rows of B and columns of D, a multiple of 8. k: inner extent, a multiple of 16. d_dtype: "bfloat16",
     "float16" or "float32", or the torch dtype. extras: calls with alpha, bias or c; for many rows these
-    have kernels of their own unless D is FP32.
+    have kernels of their own, unless D is FP32, where it stays False.
     Raises ValueError, or NotImplementedError for a layout or recipe without kernels.
     """
 

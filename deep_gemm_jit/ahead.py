@@ -189,13 +189,19 @@ def list_kernels(
     casts: str,
 ) -> list[Kernel]:
     """Distinct kernels in a fixed order: every process that is given the same problems lists the same."""
-    problems = [problems] if isinstance(problems, GemmProblem) else list(problems)
+    try:
+        problems = [problems] if isinstance(problems, GemmProblem) else list(problems)
+    except TypeError:
+        kind = type(problems).__name__
+        raise TypeError(f"warmup: problems is a {kind}; pass one GemmProblem or a list of them") from None
     if wrong := [problem for problem in problems if not isinstance(problem, GemmProblem)]:
         raise TypeError(f"warmup: problems holds {wrong[0]!r}; pass GemmProblem objects")
     limits = _limits(max_rows, len(problems))
     if casts not in CASTS:
         raise ValueError(f"warmup: casts is '{casts}'; allowed: {', '.join(CASTS)}")
     known = dict.fromkeys(row[key] for key in ("name", "arch") for row in _core.device_profiles())
+    if not isinstance(device, str):
+        raise TypeError(f"warmup: device is {device!r}; it must be one of {', '.join(known)}")
     if device not in known:
         raise ValueError(f"warmup: device '{device}' is not known; allowed: {', '.join(known)}")
     found: dict[Kernel, None] = {}

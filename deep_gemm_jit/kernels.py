@@ -6,6 +6,7 @@
 """
 
 import json
+import operator
 from dataclasses import dataclass, field
 
 from deep_gemm_jit import _core
@@ -58,12 +59,26 @@ class CompiledKernel:
     report: CompileReport
 
 
+def _check(function: str, name: str, value: object, *kinds: type) -> None:
+    """For the functions of _core, which would list their overloads."""
+    if not isinstance(value, kinds):
+        *others, last = (kind.__name__ for kind in kinds)
+        allowed = f"{', '.join(others)} or {last}" if others else last
+        raise TypeError(f"{function}: {name} is a {type(value).__name__}; it must be a {allowed}")
+
+
+def _check_planning(function: str, problem: object, device: object) -> None:
+    _check(function, "problem", problem, GemmProblem)
+    _check(function, "device", device, str)
+
+
 def plan(problem: GemmProblem, m: int, device: str) -> KernelPlan:
     """Return the plan chosen for m rows; a step function of m.
 
     problem: what is asked. m: rows of A and D, at least 1. device: a profile such as "h100" or "h200".
     Raises ValueError for m < 1 and for an unknown device, NotImplementedError for a problem without kernels.
     """
+    _check_planning("plan", problem, device)
     return _core.plan(problem, m, device)
 
 
@@ -74,11 +89,13 @@ def all_plans(problem: GemmProblem, device: str, max_rows: int | None = None) ->
     multiprocessors are in use (set_num_sms) never changes the set.
     Raises ValueError for max_rows < 1 and for an unknown device.
     """
+    _check_planning("all_plans", problem, device)
     return _core.all_plans(problem, device, max_rows)
 
 
 def candidates(problem: GemmProblem, m: int, device: str) -> list[Candidate]:
     """Every plan considered for m rows, best first; `plan` returns one near the first. Else as plan."""
+    _check_planning("candidates", problem, device)
     return [Candidate(**row) for row in _core.candidates(problem, m, device)]
 
 
@@ -87,6 +104,7 @@ def emit(plan: KernelPlan | CastPlan) -> KernelSource:
 
     The result has text, entry (the kernel's name), arch and headers (text by include name).
     """
+    _check("emit", "plan", plan, KernelPlan, CastPlan)
     return _core.emit(plan)
 
 
@@ -96,13 +114,11 @@ def compile(what: KernelPlan | CastPlan | KernelSource) -> CompiledKernel:  # no
     Raises CompileError when NVRTC is missing or rejects the source, JitForbiddenError when DGJ_JIT=forbid is
     set and the kernel is in no cache.
     """
-    if isinstance(what, KernelPlan | CastPlan):
-        source, line = _core.emit(what), str(what)
-    elif isinstance(what, KernelSource):
+    _check("compile", "what", what, KernelPlan, CastPlan, KernelSource)
+    if isinstance(what, KernelSource):
         source, line = what, what.entry
     else:
-        kind = type(what).__name__
-        raise TypeError(f"compile: what is a {kind}; it must be a KernelPlan, CastPlan or KernelSource")
+        source, line = _core.emit(what), str(what)
     found = _core.get_or_compile(source, line)
     log = _log_of(found["meta"])
     report = _core.parse_compile_log(log)
@@ -135,4 +151,13 @@ def load(plan: KernelPlan | CastPlan, device: int = 0) -> None:
     device: its index. Afterwards a call that needs this plan only launches. Raises what compile raises,
     NotImplementedError where there is no driver or no supported device, RuntimeError when the driver refuses.
     """
-    _core.load_plan(plan, device)
+    _check("load", "plan", plan, KernelPlan, CastPlan)
+    try:
+        index = operator.index(device)
+    except TypeError:
+        raise TypeError(
+            f"load: device is a {type(device).__name__}; it must be the index of a device"
+        ) from None
+    if not 0 <= index < 2**31:
+        raise ValueError(f"load: device is {index}; it must be the index of a device, 0 or larger")
+    _core.load_plan(plan, index)

@@ -103,6 +103,19 @@ def _fake_fp8_gemm_nt(a, sfa, b, sfb, d, c=None, bias=None, alpha=1.0) -> None:
     torch._check(a.shape[1] == b.shape[1], lambda: f"fp8_gemm_nt: a is {a.shape} but b is {b.shape}")
     torch._check(d.shape[0] == a.shape[0], lambda: f"fp8_gemm_nt: a is {a.shape} but d is {d.shape}")
     torch._check(d.shape[1] == b.shape[0], lambda: f"fp8_gemm_nt: b is {b.shape} but d is {d.shape}")
+    if c is not None:
+        if c.dtype != d.dtype:
+            raise TypeError(f"fp8_gemm_nt: c has dtype {c.dtype}; allowed: {d.dtype}, the dtype of d")
+        for i in range(2):
+            torch._check(c.shape[i] == d.shape[i], lambda: f"fp8_gemm_nt: c is {c.shape} but d is {d.shape}")
+    if bias is not None:
+        if bias.dtype not in (d.dtype, torch.float32):
+            raise TypeError(
+                f"fp8_gemm_nt: bias has dtype {bias.dtype}; allowed: {d.dtype}, the dtype of d, or float32"
+            )
+        torch._check(
+            bias.shape[0] == d.shape[1], lambda: f"fp8_gemm_nt: bias is {bias.shape} but d is {d.shape}"
+        )
 
 
 # ---- what the fast path looks at ------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "bindings/made_objects.hpp"
 
 namespace dgj::bindings {
 

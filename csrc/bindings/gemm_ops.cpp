@@ -1,4 +1,6 @@
 // fp8_gemm_nt: the public function, what stands behind its torch op, and a launch with a given plan.
+#include <limits>
+
 #include "bindings/call_args.hpp"
 #include "bindings/native_ops.hpp"
 #include "bindings/op_support.hpp"
@@ -93,7 +95,18 @@ bool read_alpha(PyObject* alpha, double& value) {
         return false;
     }
     value = PyFloat_AsDouble(alpha);
-    return value != -1.0 || PyErr_Occurred() == nullptr;
+    if (value == -1.0 && PyErr_Occurred() != nullptr) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) return false;
+        PyErr_Clear();
+        value = std::numeric_limits<double>::max();  // refused below: float32 does not hold it either
+    }
+    try {
+        alpha_in_float32(value, kGemm);
+        return true;
+    } catch (const Error& error) {
+        set_python_error(error);
+        return false;
+    }
 }
 
 PyObject* call_torch_op(const GemmTensors& t, double alpha) {
@@ -139,9 +152,11 @@ PyObject* fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
 void fp8_gemm_nt_kernel(torch_abi::Value* stack, std::uint64_t /*inputs*/, std::uint64_t /*outputs*/) {
     const TensorArguments<5, 2> t(stack);
     Fp8GemmArgs view;
-    view.alpha = static_cast<float>(torch_abi::number(stack[7]));
     const auto operands = named<NativeTensor>({t[0], t[1], t[2], t[3], t[4], t[5], t[6]}, view);
-    run_native(kGemm, operands, t[4], [&] { compute(view); });
+    run_native(kGemm, operands, t[4], [&] {
+        view.alpha = alpha_in_float32(torch_abi::number(stack[7]), kGemm);
+        compute(view);
+    });
 }
 
 PyObject* run_fp8_gemm_nt(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -167,6 +182,9 @@ PyObject* launch_with_plan(PyObject* /*module*/, PyObject* const* args, Py_ssize
                                   {"plan", "a", "sfa", "b", "sfb", "d", "c", "bias", "alpha"}, 9, 6);
     std::array<PyObject*, 9> p;
     if (!signature.parse(args, count, keywords, p)) return nullptr;
+    if (!py::isinstance<KernelPlan>(py::handle(p[0])))
+        return PyErr_Format(PyExc_TypeError, "launch_with_plan: plan is a %s; it must be a KernelPlan",
+                            Py_TYPE(p[0])->tp_name);
     if (!ensure_attached()) return nullptr;
     const GemmTensors t{
         p[1], p[2], p[3], p[4], p[5], given(p[6]) ? p[6] : nullptr, given(p[7]) ? p[7] : nullptr};
@@ -209,10 +227,10 @@ alpha: None (1.0) or a Python float.
 epilogue: None.
 bias: None or [N], float32 or d's dtype.
 
-N is a multiple of 8, K of 16; M is any, and M == 0 or N == 0 returns at once. K == 0 gives bias + C, or
-zeros. Matrices have last stride 1; base addresses and row pitches are multiples of 16 bytes. All tensors are
-on one device, CUDA (Hopper) or CPU; on CUDA the work goes to torch's current stream of that device. Forward
-only: d gets no grad history.
+N is a multiple of 8, K of 16; M is any up to 2^31 - 1, and M == 0 or N == 0 returns at once. K == 0 gives
+bias + C, or zeros. Matrices have last stride 1; base addresses and row pitches are multiples of 16 bytes. All
+tensors are on one device, CUDA (Hopper) or CPU; on CUDA the work goes to torch's current stream of that
+device. Forward only: d gets no grad history.
 
 Returns None. The first call for a shape compiles a kernel (or finds it on disk); later calls only launch it.
 

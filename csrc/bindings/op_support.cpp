@@ -32,7 +32,12 @@ bool check_recipe(const char* function, PyObject* recipe, const char* name, std:
         int overflow = 0;  // no error: that is no supported value either
         const long value = PyLong_AsLongAndOverflow(item, &overflow);  // its __index__ may change the list
         Py_DECREF(item);
-        if (value == -1 && PyErr_Occurred() != nullptr) return false;
+        if (value == -1 && PyErr_Occurred() != nullptr) {
+            if (PyErr_ExceptionMatches(PyExc_TypeError) != 0)
+                PyErr_Format(PyExc_TypeError, "%s: %s is %R; it must be None or a tuple of integers, %s",
+                             function, name, recipe, text);
+            return false;
+        }
         same = value == supported[i] && PySequence_Fast_GET_SIZE(recipe) == size;
     }
     if (!same)

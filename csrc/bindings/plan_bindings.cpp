@@ -112,7 +112,7 @@ Value field_as(const py::handle& value, const char* function, const char* name) 
 
 std::uint32_t extent(std::int64_t value, const char* name) {
     if (value < 0 || value > INT32_MAX)
-        fail(ErrorKind::kValue, "GemmProblem: {} is {}; allowed: 0..{}", name, value, INT32_MAX);
+        fail(ErrorKind::kValue, "{} is {}; allowed: 0..{}", name, value, INT32_MAX);
     return static_cast<std::uint32_t>(value);
 }
 
@@ -122,7 +122,8 @@ struct ProblemFields {
 
 GemmProblem problem_from(const ProblemFields& fields, const char* function) {
     const auto number = [&](const py::object& value, const char* name) {
-        return extent(field_as<std::int64_t>(value, function, name), name);
+        const std::string field = std::string("GemmProblem: ") + name;
+        return extent(field_as<std::int64_t>(value, function, name), field.c_str());
     };
     const auto text = [&](const py::object& value, const char* name) {
         return field_as<std::string>(value, function, name);
@@ -139,6 +140,7 @@ GemmProblem problem_from(const ProblemFields& fields, const char* function) {
                         ErrorKind::kNotImplemented);
     p.extras = field_as<bool>(fields.extras, function, "extras");
     validate(p);
+    if (p.d_dtype == DType::kF32) p.extras = false;  // one problem, as launches have it, and one in tables
     return p;
 }
 
@@ -224,20 +226,20 @@ const DeviceProfile& one_profile(const std::string& device) {
          names);
 }
 
-std::int64_t rows_from(const py::object& value, const char* function, const char* name) {
-    const auto rows = field_as<std::int64_t>(value, function, name);
-    if (rows < 1) fail(ErrorKind::kValue, "{}: {} is {}; it must be at least 1", function, name, rows);
-    return rows;
+std::int64_t at_least_one(const py::object& value, const char* function, const char* name) {
+    const auto number = field_as<std::int64_t>(value, function, name);
+    if (number < 1) fail(ErrorKind::kValue, "{}: {} is {}; it must be at least 1", function, name, number);
+    return number;
 }
 
 KernelPlan plan_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
-    return plan(problem, rows_from(m, "plan", "m"), one_profile(device));
+    return plan(problem, at_least_one(m, "plan", "m"), one_profile(device));
 }
 
 std::vector<KernelPlan> all_plans_for(const GemmProblem& problem, const std::string& device,
                                       const py::object& max_rows) {
     std::optional<std::int64_t> most;
-    if (!max_rows.is_none()) most = rows_from(max_rows, "all_plans", "max_rows");
+    if (!max_rows.is_none()) most = at_least_one(max_rows, "all_plans", "max_rows");
     std::vector<KernelPlan> all;
     for (const DeviceProfile* profile : find_profiles(device))
         for (const KernelPlan& p : all_plans(problem, *profile, most))
@@ -246,7 +248,7 @@ std::vector<KernelPlan> all_plans_for(const GemmProblem& problem, const std::str
 }
 
 py::list candidates_for(const GemmProblem& problem, const py::object& m, const std::string& device) {
-    const std::int64_t rows = rows_from(m, "candidates", "m");
+    const std::int64_t rows = at_least_one(m, "candidates", "m");
     py::list list;
     for (const Candidate& c : candidates(problem, rows, one_profile(device))) {
         py::dict d;
@@ -311,7 +313,8 @@ void bind_problem(py::module_& m) {
             "to_dict", [](const GemmProblem& p) { return to_dict(p); },
             "Plain data; from_dict makes it again.")
         .def_static("from_dict", &problem_from_dict, py::arg("values"))
-        .def(py::pickle([](const GemmProblem& p) { return to_dict(p); }, &problem_from_dict))
+        .def(py::pickle([](const GemmProblem& p) { return to_dict(p); },
+                        [](const py::dict& state) { return problem_from_dict(state); }))
         .def(py::self == py::self)
         .def("__hash__", [](const GemmProblem& p) { return hash_text(to_string(p)); })
         .def("__repr__", [](const GemmProblem& p) { return "<GemmProblem " + to_string(p) + ">"; });
@@ -325,15 +328,18 @@ void bind_kernel_plan(py::module_& m) {
                                "Threads, shared memory, cluster and tensor-map boxes: a dict.")
         .def(
             "grid_blocks",
-            [](const KernelPlan& p, const py::object& m, std::uint32_t num_sms) {
-                return grid_blocks(p, rows_from(m, "grid_blocks", "m"), num_sms);
+            [](const KernelPlan& p, const py::object& m, const py::object& num_sms) {
+                const std::int64_t sms = at_least_one(num_sms, "grid_blocks", "num_sms");
+                return grid_blocks(p, at_least_one(m, "grid_blocks", "m"),
+                                   extent(sms, "grid_blocks: num_sms"));
             },
             py::arg("m"), py::arg("num_sms"), "Blocks of the grid for m rows on at most num_sms SMs.")
         .def(
             "to_dict", [](const KernelPlan& p) { return to_dict(p); },
             "Plain data; from_dict makes it again.")
         .def_static("from_dict", &plan_from_dict, py::arg("values"))
-        .def(py::pickle([](const KernelPlan& p) { return to_dict(p); }, &plan_from_dict))
+        .def(py::pickle([](const KernelPlan& p) { return to_dict(p); },
+                        [](const py::dict& state) { return plan_from_dict(state); }))
         .def(py::self == py::self)
         .def("__hash__", [](const KernelPlan& p) { return hash_text(to_string(p)); })
         .def("__str__", [](const KernelPlan& p) { return to_string(p); })
@@ -389,7 +395,7 @@ void bind_plan(py::module_& m) {
     m.def("all_plans", &all_plans_for, py::arg("problem"), py::arg("device"),
           py::arg("max_rows") = py::none());
     m.def("candidates", &candidates_for, py::arg("problem"), py::arg("m"), py::arg("device"));
-    m.def("emit", &emit, py::arg("plan"));
+    m.def("emit", py::overload_cast<const KernelPlan&>(&emit), py::arg("plan"));
     m.def("device_profiles", &profiles_list);
     m.def("embedded_file", &embedded_file, py::arg("path"));
     m.def("embedded_file_names", &embedded_file_names);

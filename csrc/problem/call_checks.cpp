@@ -81,6 +81,11 @@ void bad_extent(const Arg& arg, const char* letter, std::int64_t value, int mult
          letter, arg.name, value, multiple, kMaxExtent);
 }
 
+void bad_rows(const Arg& arg, std::int64_t rows) {
+    fail(ErrorKind::kValue, "{}: {} has {} rows; at most {} are possible. Split the call", arg.function,
+         arg.name, rows, kMaxExtent);
+}
+
 void bad_scale_shape(const Arg& arg, const char* meaning, std::int64_t operand_rows, std::int64_t k,
                      Extents wanted) {
     const TensorView& t = arg.t;

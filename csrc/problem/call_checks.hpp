@@ -38,6 +38,7 @@ DGJ_COLD [[noreturn]] void device_mix(const Arg& arg, Device first);
 DGJ_COLD [[noreturn]] void bad_device(const Arg& arg);
 DGJ_COLD [[noreturn]] void bad_rank(const Arg& arg, int allowed);
 DGJ_COLD [[noreturn]] void bad_shape(const Arg& arg, const char* meaning, Extents wanted);
+DGJ_COLD [[noreturn]] void bad_rows(const Arg& arg, std::int64_t rows);
 DGJ_COLD [[noreturn]] void bad_extent(const Arg& arg, const char* letter, std::int64_t value, int multiple);
 // A scale tensor that fits another known recipe is refused as not implemented, so that callers fall back; any
 // other wrong shape is a mistake. operand_rows, k: of the matrix that the scales belong to.

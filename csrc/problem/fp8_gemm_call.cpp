@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/error.hpp"
 #include "problem/call_checks.hpp"
 
@@ -16,12 +19,17 @@ DGJ_COLD [[noreturn]] void bad_addend_dtype(const Arg& arg, DType d, bool or_flo
          arg.function, arg.name, name_of(arg.t.dtype), name_of(d), or_float32 ? ", or float32" : "");
 }
 
-DGJ_COLD [[noreturn]] void bad_bias_shape(const Arg& arg, std::int64_t n) {
-    fail(ErrorKind::kValue, "{}: {} has shape {}; it must be [N] = [{}]", arg.function, arg.name,
-         shape_text(arg.t), n);
-}
-
 }  // namespace
+
+float alpha_in_float32(double alpha, const char* function) {
+    if (std::isfinite(alpha) && std::abs(alpha) > std::numeric_limits<float>::max()) [[unlikely]]
+        fail(ErrorKind::kValue,
+             "{}: alpha is {:.6g} or more in magnitude; it is applied in float32, which ends at {:.6g}. Pass "
+             "a "
+             "smaller one, or scale the operands",
+             function, std::abs(alpha), std::numeric_limits<float>::max());
+    return static_cast<float>(alpha);
+}
 
 Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function) {
     const Arg a{function, "a[0]", args.a}, sfa{function, "a[1]", args.sfa};
@@ -56,6 +64,8 @@ Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function) {
     if (args.b.shape[1] != k) [[unlikely]]
         bad_shape(b, "[N, K]", {n, k});
     check_extents(a, k, b, n);
+    if (m > kMaxExtent) [[unlikely]]
+        bad_rows(a, m);
     if (args.d.shape[0] != m || args.d.shape[1] != n) [[unlikely]]
         bad_shape(d, "[M, N]", {m, n});
     const std::int64_t k_blocks = ceil_div(k, kScaleBlock), n_blocks = ceil_div(n, kScaleBlock);
@@ -73,7 +83,7 @@ Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function) {
     if (has_bias) {
         check_rank(bias, 1);
         if (args.bias.shape[0] != n) [[unlikely]]
-            bad_bias_shape(bias, n);
+            bad_shape(bias, "[N]", {n});
     }
 
     Fp8GemmCall call;

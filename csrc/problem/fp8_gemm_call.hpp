@@ -38,6 +38,9 @@ struct Fp8GemmCall {  // strides in elements; every size-1 dimension's stride re
     float alpha = 1.0f;
 };
 
+// alpha as the kernels apply it. Throws Error where float32 holds no such finite number.
+float alpha_in_float32(double alpha, const char* function);
+
 // Throws Error with the argument's name, value, what is allowed and the remedy. `function` is the public
 // name.
 Fp8GemmCall validate_fp8_gemm(const Fp8GemmArgs& args, const char* function = "fp8_gemm_nt");

@@ -39,11 +39,6 @@ DGJ_COLD [[noreturn]] void bad_groups(const Arg& b, std::int64_t groups) {
          shape_text(b.t), groups, kMaxGroups);
 }
 
-DGJ_COLD [[noreturn]] void bad_rows(const Arg& a, std::int64_t rows) {
-    fail(ErrorKind::kValue, "{}: {} has {} rows; at most {} are possible. Split the call", a.function, a.name,
-         rows, kMaxExtent);
-}
-
 DGJ_COLD [[noreturn]] void bad_index_dtype(const Arg& arg) {
     fail(ErrorKind::kType, "{}: {} has dtype {}; it must be int32. Convert it with .to(torch.int32)",
          arg.function, arg.name, name_of(arg.t.dtype));

@@ -127,6 +127,9 @@ void fp8_gemm_nt(const Fp8GemmCall& call, StreamHandle stream) {
 void fp8_gemm_nt_with_plan(const Fp8GemmCall& call, KernelPlan plan, StreamHandle stream) {
     check_device(call);
     GemmProblem& problem = plan.problem;
+    if (problem.layout != GroupLayout::kDense)
+        fail(ErrorKind::kValue, "launch_with_plan: the plan is for {}; it must be for a dense problem",
+             to_string(problem));
     problem.extras = problem.extras || has_extras(call);
     problem = kernel_problem(problem, plan.family);
     if (problem.n != call.n || problem.k != call.k || problem.d_dtype != call.d_dtype)

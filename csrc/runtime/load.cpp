@@ -71,10 +71,10 @@ std::shared_ptr<const CachedKernel> find_for_capture(const KernelSource& source,
                                                      const std::string& plan_line) {
     auto image = find_cached(source);
     if (image == nullptr)
-        fail(ErrorKind::kRuntime,
-             "a kernel has to be compiled while its stream is being captured into a graph: {}. "
-             "Kernel: {}",
-             kCaptureFix, plan_line);
+        fail(ErrorKind::kJitForbidden,
+             "a kernel has to be compiled while its stream is being captured into a graph: {} (`python -m "
+             "deep_gemm_jit warmup --device {}{}`). Kernel: {}",
+             kCaptureFix, source.arch, source.warmup, plan_line);
     if (driver_version() < kLoadsDuringCapture)
         fail(ErrorKind::kRuntime,
              "a kernel has to be loaded while its stream is being captured into a graph, which "
@@ -102,7 +102,7 @@ LoadedKernel load_kernel(const KernelSource& source, const std::string& plan_lin
         drop_from_cache(image->key);
         const std::string said = fmt::format("{} said {}", a.step, describe(a.result));
         if (capturing)
-            fail(ErrorKind::kRuntime,
+            fail(ErrorKind::kJitForbidden,
                  "the driver rejected a cached kernel ({}), and none can be compiled while its "
                  "stream is being captured into a graph: {}. Kernel: {}",
                  said, kCaptureFix, plan_line);

@@ -27,17 +27,17 @@ def add_shape_arguments(parser: argparse.ArgumentParser, meaning_of_m: str) -> N
     """M N K and what else makes a problem; problem_of reads them."""
     for name, meaning in (("m", meaning_of_m), ("n", "rows of B, of each group"), ("k", "inner extent")):
         parser.add_argument(name, type=int, metavar=name.upper(), help=meaning)
-    add_problem_arguments(parser)
+    add_problem_arguments(parser, "calls with alpha, bias or c")
     parser.add_argument("--groups", type=int, help="groups of an M-grouped problem")
 
 
-def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+def add_problem_arguments(parser: argparse.ArgumentParser, meaning_of_extras: str) -> None:
     parser.add_argument("--layout", choices=LAYOUTS, help="default: m_grouped with groups, else dense")
     parser.add_argument("--d-dtype", choices=D_DTYPES, default="bfloat16", help="of D (default: %(default)s)")
     parser.add_argument(
         "--batch-invariant", action="store_true", help="rows whose bits depend on no other row"
     )
-    parser.add_argument("--extras", action="store_true", help="calls with alpha, bias or c")
+    parser.add_argument("--extras", action="store_true", help=meaning_of_extras)
 
 
 def problem_of(args: argparse.Namespace) -> dg.GemmProblem:

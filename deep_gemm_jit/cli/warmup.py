@@ -31,7 +31,7 @@ EPILOG = """examples:
   warmup --device h200 --model-config DeepSeek-V3/config.json --ep 8 --max-tokens 8192
   warmup --device h200 --problems problems.json
       a list of objects: {"n": 4096, "k": 7168, "d_dtype": "bfloat16", "layout": "m_grouped", "groups": 32,
-      "max_rows": 8192}; n and k must be there
+      "max_rows": 8192}; n and k must be there, the other options hold for what an object leaves out
 """
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--device", help="device profile or architecture; default: the GPU of this machine")
     parser.add_argument("--shape", action="append", default=[], metavar="NxK[xG]", help="may be repeated")
-    add_problem_arguments(parser)
+    add_problem_arguments(parser, "also what dense calls with alpha, bias or c launch")
     parser.add_argument("--problems", type=Path, metavar="FILE", help="JSON list of problems")
     models = ", ".join(sorted(MODEL_TYPES))
     parser.add_argument(
@@ -110,7 +110,7 @@ def work_of(args: argparse.Namespace) -> tuple[list[dg.GemmProblem], list[int | 
     for text in args.shape:
         found += [(problem, args.max_rows) for problem in problems_of_shape(text, args)]
     if args.problems is not None:
-        found += problems_of_file(args.problems, args.max_rows)
+        found += problems_of_file(args.problems, args)
     if args.model_config is not None:
         gemms = model_gemms(
             read_json(args.model_config),
@@ -121,7 +121,13 @@ def work_of(args: argparse.Namespace) -> tuple[list[dg.GemmProblem], list[int | 
             batch_invariant=args.batch_invariant,
         )
         found += [(gemm.problem, gemm.max_rows) for gemm in gemms]
+    if args.extras:  # M-grouped GEMMs have none
+        found += [(with_extras(problem), rows) for problem, rows in found if problem.layout == "dense"]
     return [problem for problem, _ in found], [rows for _, rows in found]
+
+
+def with_extras(problem: dg.GemmProblem) -> dg.GemmProblem:
+    return dg.GemmProblem.from_dict({**problem.to_dict(), "extras": True})
 
 
 def problems_of_shape(text: str, args: argparse.Namespace) -> list[dg.GemmProblem]:
@@ -139,26 +145,28 @@ def problems_of_shape(text: str, args: argparse.Namespace) -> list[dg.GemmProble
             layout=layout,
             groups=count,
             batch_invariant=args.batch_invariant,
-            extras=args.extras,
         )
         for count in groups or (1,)
     ]
 
 
-def problems_of_file(path: Path, max_rows: int | None) -> list[tuple[dg.GemmProblem, int | None]]:
+def problems_of_file(path: Path, args: argparse.Namespace) -> list[tuple[dg.GemmProblem, int | None]]:
+    """What a row does not say, the arguments do."""
     rows = read_json(path)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path}: it must be a list of objects with n, k and what else makes a GemmProblem")
     found = []
     for number, row in enumerate(rows):
-        limit = row.get("max_rows", max_rows)
+        limit = row.get("max_rows", args.max_rows)
+        common = {"d_dtype": args.d_dtype, "batch_invariant": args.batch_invariant}
         for name, value in row.items():
             wanted, allowed = FIELDS.get(name, (object, ""))
             # To Python, true and false are whole numbers.
             if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
                 raise ValueError(f"{path}: {name} of problem {number} is {value!r}; it must be {allowed}")
         try:
-            problem = dg.GemmProblem(**{key: value for key, value in row.items() if key != "max_rows"})
+            fields = common | {key: value for key, value in row.items() if key != "max_rows"}
+            problem = dg.GemmProblem(**fields)
         except TypeError:
             raise ValueError(
                 f"{path}: problem {number} is {row}; it must have n and k, and may have d_dtype, layout, "

@@ -321,10 +321,12 @@ void warm() {
 }
 
 void capture_compile() {
-    const Fp8GemmCall c = make_call(64);
+    Fp8GemmCall c = make_call(4096);
+    c.alpha = 2.0f;
     fake().capturing = kStream;
-    const std::string text = error_of(ErrorKind::kRuntime, [&] { runtime::fp8_gemm_nt(c, kStream); });
+    const std::string text = error_of(ErrorKind::kJitForbidden, [&] { runtime::fp8_gemm_nt(c, kStream); });
     CHECK(has(text, "before the capture begins") && has(text, "n=512"));
+    CHECK(has(text, "warmup --device sm_90a --shape 512x256 --d-dtype bfloat16 --extras`"));
     CHECK(compile_count() == 0 && fake().launches == 0 && fake().loads == 0 && !fake().capture_broken);
     fake().capturing = nullptr;
     runtime::fp8_gemm_nt(c, kStream);

@@ -288,6 +288,28 @@ def test_problems_come_from_a_file(command, tmp_path):
     assert listed(out) == wanted
 
 
+def test_options_hold_for_what_a_file_of_problems_leaves_out(command, tmp_path):
+    path = write(tmp_path / "p.json", [{"n": 64, "k": 128}, {"n": 72, "k": 128, "d_dtype": "bfloat16"}])
+    options = ("--d-dtype", "float16", "--batch-invariant", "--dry-run")
+    _, out, _ = command("warmup", *SMALL, "--problems", path, *options)
+    first = dg.GemmProblem(n=64, k=128, d_dtype="float16", batch_invariant=True)
+    second = dg.GemmProblem(n=72, k=128, batch_invariant=True)
+    assert listed(out) == {str(p) for problem in (first, second) for p in dg.all_plans(problem, "h200")}
+
+
+def test_extras_add_to_every_dense_problem_and_to_no_other(command, tmp_path):
+    def kernels(*arguments):
+        return listed(command("warmup", *SMALL, "--dry-run", "--max-rows", 4096, *arguments)[1])
+
+    file = write(tmp_path / "p.json", [{"n": 64, "k": 128}, {"n": 64, "k": 128, "layout": "m_grouped"}])
+    config = write(tmp_path / "config.json", DEEPSEEK_V3)
+    shapes = ("--shape", "576x7168", "--shape", "576x7168x8")
+    for source in (("--problems", file), ("--model-config", config), shapes):
+        plain = {kernel for kernel in kernels(*source) if " gemm " in kernel}
+        added = kernels(*source, "--extras") - kernels(*source)
+        assert plain and added == {kernel.replace(" dense", " dense extras") for kernel in plain}, source
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -82,6 +82,11 @@ WRONG = {
         ("N", "20", "multiple of 8"),
         lambda c: {"b": (c["b"][0][:20], c["b"][1]), "d": torch.zeros(M, 20).bfloat16()},
     ),
+    "M past 31 bits": (
+        ValueError,
+        ("a[0] has 2147483648 rows", "at most 2147483647"),
+        lambda c: {"a": (c["a"][0][:1].expand(2**31, K), c["a"][1][:1].expand(2**31, 3))},
+    ),
     "d transposed": (ValueError, ("d has shape [24, 5]",), lambda c: {"d": torch.zeros(N, M).bfloat16()}),
     "c too small": (ValueError, ("c has shape [4, 24]",), lambda c: {"c": torch.zeros(4, N).bfloat16()}),
     "bias too long": (ValueError, ("bias has shape [25]", "[24]"), lambda c: {"bias": torch.zeros(N + 1)}),
@@ -118,11 +123,13 @@ WRONG = {
     "recipe length": (NotImplementedError, ("recipe is (1, 128)",), lambda c: {"recipe": (1, 128)}),
     "recipe past 64 bits": (NotImplementedError, ("recipe is (1,",), lambda c: {"recipe": (1, 128, 2**70)}),
     "recipe as text": (TypeError, ("recipe is a str",), lambda c: {"recipe": "fp8"}),
-    "recipe of floats": (TypeError, ("integer",), lambda c: {"recipe": (1.0, 128, 128)}),
+    "recipe of floats": (TypeError, ("recipe is (1.0,", "integers"), lambda c: {"recipe": (1.0, 128, 128)}),
     "epilogue": (NotImplementedError, ("epilogue is 'silu'",), lambda c: {"epilogue": "silu"}),
     "alpha tensor": (TypeError, ("alpha is a Tensor", "item()"), lambda c: {"alpha": torch.ones(())}),
     "alpha text": (TypeError, ("alpha is a str",), lambda c: {"alpha": "1"}),
     "alpha bool": (TypeError, ("alpha is a bool",), lambda c: {"alpha": True}),
+    "alpha past float32": (ValueError, ("alpha is 1e+39", "float32"), lambda c: {"alpha": -1e39}),
+    "alpha past any float": (ValueError, ("alpha is", "float32"), lambda c: {"alpha": 10**400}),
     "unknown keyword": (TypeError, ("unexpected keyword", "'gamma'"), lambda c: {"gamma": 1}),
 }
 
@@ -139,7 +146,7 @@ def test_wrong_input(name):
     message = str(caught.value)
     assert type(caught.value) is error
     assert all(word in message for word in words), message
-    assert "fp8_gemm_nt" in message or name == "recipe of floats", message
+    assert "fp8_gemm_nt" in message, message
     if before is not None:
         assert torch.equal(d.float(), before)
 
@@ -176,6 +183,26 @@ def test_the_operator_refuses_with_the_same_words(name):
         for caught in (by_operator, by_function)
     ]
     assert without_addresses[0] == without_addresses[1]
+
+
+@pytest.mark.parametrize("call", ["operator", "internal function"])
+def test_the_operator_refuses_an_alpha_that_float32_does_not_hold(call):
+    arguments = case()
+    operands = *arguments["a"], *arguments["b"], arguments["d"], None, None, 1e39
+    run = torch.ops.deep_gemm_jit.fp8_gemm_nt if call == "operator" else _core.run_fp8_gemm_nt
+    with pytest.raises(ValueError, match="fp8_gemm_nt: alpha is 1e\\+39"):
+        run(*operands)
+    assert (arguments["d"] == 7).all()
+
+
+@pytest.mark.parametrize("alpha", [float("inf"), -float("inf"), float("nan"), 3.4e38, 1e-300, 0])
+def test_an_alpha_that_float32_holds_or_rounds_is_applied(alpha):
+    arguments = case()
+    dg.fp8_gemm_nt(**arguments, alpha=alpha)
+    product = torch.empty(M, N)
+    dg.fp8_gemm_nt(arguments["a"], arguments["b"], product)
+    expected = (product * torch.tensor(alpha, dtype=torch.float32)).bfloat16()
+    torch.testing.assert_close(arguments["d"], expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_call_forms_that_python_refuses():

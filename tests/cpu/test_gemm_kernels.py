@@ -13,13 +13,11 @@ OTHER_OUTPUTS = ("float16", "float32")  # of one shape: the epilogue is all that
 
 
 def plans():
-    found = {}
-    for n, k in SHAPES:
-        for dtype in ("bfloat16", *(OTHER_OUTPUTS if (n, k) == (4096, 7168) else ())):
-            problem = _core.GemmProblem(n=n, k=k, d_dtype=dtype)
-            for plan in _core.all_plans(problem, "h200"):
-                found[str(plan)] = plan
-    return found
+    problems = [_core.GemmProblem(n=n, k=k) for n, k in SHAPES]
+    n, k = 4096, 7168
+    problems += [_core.GemmProblem(n=n, k=k, d_dtype=dtype) for dtype in OTHER_OUTPUTS]
+    problems += [_core.GemmProblem(n=n, k=k, d_dtype=dtype, extras=True) for dtype in ("bfloat16", "float16")]
+    return {str(plan): plan for problem in problems for plan in _core.all_plans(problem, "h200")}
 
 
 PLANS = plans()

@@ -225,3 +225,28 @@ while calls < 10:
     time.sleep(0.01)
 """
     )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "made(dg.KernelPlan).shape",
+        "made(dg.KernelPlan).grid_blocks(8, 132)",
+        "dg.emit(made(dg.KernelPlan))",
+        "dg.compile(made(dg.KernelSource))",
+        "dg.emit(made(dg.CastPlan))",
+        "dg.plan(made(dg.GemmProblem), 8, 'h200')",
+        "made(dg.GemmProblem) == made(dg.GemmProblem)",
+    ],
+)
+def test_an_object_that_was_never_made_is_refused(use):
+    run(f"""
+import deep_gemm_jit as dg
+made = lambda kind: kind.__new__(kind)
+try:
+    {use}
+except TypeError as error:
+    assert "the object was never made" in str(error), error
+else:
+    raise AssertionError("taken")
+""")

@@ -318,6 +318,22 @@ def test_fake_tensors_run_no_arithmetic():
         dg.fp8_gemm_nt(tuple(fake[:2]), tuple(fake[2:]), d.t())
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bias": torch.zeros(N - 1, device="meta")}, "bias is"),
+        ({"bias": torch.zeros(N, dtype=torch.float64, device="meta")}, "bias has dtype"),
+        ({"c": torch.zeros(M + 1, N, dtype=torch.bfloat16, device="meta")}, "c is"),
+        ({"c": torch.zeros(M, N, device="meta")}, "c has dtype"),
+    ],
+)
+def test_a_wrong_bias_or_c_is_refused_without_data(options, words):
+    a, b = (tuple(t.to("meta") for t in pair) for pair in operands())
+    d = torch.empty(M, N, dtype=torch.bfloat16, device="meta")
+    with pytest.raises((RuntimeError, TypeError), match=f"fp8_gemm_nt: {words}"):
+        dg.fp8_gemm_nt(a, b, d, **options)
+
+
 def test_meta_tensors_check_shapes_only():
     a, b = operands()
     meta = [t.to("meta") for t in (*a, *b)]

@@ -38,11 +38,8 @@ def test_alpha_bias_and_c_have_kernels_of_their_own_only_where_rows_are_many_and
         assert "kExtras = 0;" in dg.emit(plan).text and "kExtras = 1;" in dg.emit(extras).text
         assert plan.shape["d_box_rows"] == 64 and extras.shape["d_box_rows"] == 0
         assert {**plan.shape, "d_box_rows": 0} == extras.shape
-    wide = [
-        dg.all_plans(dg.GemmProblem(n=576, k=7168, d_dtype="float32", extras=extras), "h200")
-        for extras in (False, True)
-    ]
-    assert wide[0] == wide[1]
+    wide = [dg.GemmProblem(n=576, k=7168, d_dtype="float32", extras=extras) for extras in (False, True)]
+    assert wide[0] == wide[1] and not wide[1].extras
     with pytest.raises(NotImplementedError, match="extras is true, but M-grouped"):
         dg.GemmProblem(n=576, k=7168, layout="m_grouped", extras=True)
 
@@ -179,17 +176,50 @@ assert dg._core.compile_count() == 1
     assert done.returncode == 0, done.stderr
 
 
-def test_a_source_that_is_no_program_raises_with_the_log():
+def test_a_source_that_is_no_program_raises_with_the_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("DGJ_CACHE_DIR", str(tmp_path))
+    _core.forget_memory_cache()  # and which folder it was
     source = _core.make_source("this is no program;", {}, "dgj_kernel", "sm_90a")
     with pytest.raises(dg.CompileError) as caught:
         dg.compile(source)
     assert isinstance(caught.value, RuntimeError)
     assert "sm_90a" in str(caught.value) and "error" in str(caught.value)
+    assert len(list((tmp_path / "failed").iterdir())) == 1
+    monkeypatch.undo()
+    _core.forget_memory_cache()
 
 
 def test_compile_of_something_else_is_a_type_error():
     with pytest.raises(TypeError, match="KernelPlan, CastPlan or KernelSource"):
         dg.compile("sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dg.plan("x", 8, "h200"), "plan: problem is a str; it must be a GemmProblem"),
+        (lambda: dg.plan(PROBLEM, 8, None), "plan: device is a NoneType; it must be a str"),
+        (lambda: dg.all_plans(PROBLEM.to_dict(), "h200"), "all_plans: problem is a dict"),
+        (lambda: dg.all_plans(PROBLEM, b"h200"), "all_plans: device is a bytes"),
+        (lambda: dg.candidates(None, 8, "h200"), "candidates: problem is a NoneType"),
+        (lambda: dg.candidates(PROBLEM, 8, 90), "candidates: device is a int"),
+        (lambda: dg.emit(PROBLEM), "emit: plan is a GemmProblem; it must be a KernelPlan or CastPlan"),
+        (lambda: dg.load(PROBLEM), "load: plan is a GemmProblem"),
+        (lambda: dg.load(dg.plan(PROBLEM, 8, "h200"), "0"), "load: device is a str"),
+        (lambda: dg.plan_report(None, "h200"), "warmup: problems is a NoneType"),
+        (lambda: dg.plan_report(PROBLEM, ["h200"]), "warmup: device is ['h200']"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named_in_one_line(call, words):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", [-1, 2**31, 2**70])
+def test_a_device_to_load_into_that_is_no_index_is_named(device):
+    with pytest.raises(ValueError, match=f"load: device is {device}; it must be the index"):
+        dg.load(dg.plan(PROBLEM, 8, "h200"), device)
 
 
 def test_a_forbidden_compile_says_so(tmp_path):
@@ -341,6 +371,14 @@ def test_a_plan_from_a_field_of_the_wrong_type_names_the_field(field, value, err
     values = dg.plan(PROBLEM, 64, "h200").to_dict()
     with pytest.raises(error, match=rf"KernelPlan\.from_dict: {field} is .*; it must be"):
         dg.KernelPlan.from_dict({**values, field: value})
+
+
+@pytest.mark.parametrize(
+    ("num_sms", "error"), [(0, ValueError), (-1, ValueError), (2**32, ValueError), ("8", TypeError)]
+)
+def test_multiprocessors_of_a_grid_that_are_no_count_are_named(num_sms, error):
+    with pytest.raises(error, match=f"grid_blocks: num_sms is {num_sms!r}; "):
+        dg.plan(PROBLEM, 8, "h200").grid_blocks(8, num_sms)
 
 
 @pytest.mark.parametrize("ask", ["plan", "candidates", "all_plans", "grid_blocks"])

@@ -249,16 +249,18 @@ def test_the_package_ships_its_type_information():
         assert (installed / stub.relative_to(ROOT / "deep_gemm_jit")).is_file(), name_of(stub)
 
 
-def include_options() -> list[str]:
-    """Where the build finds {fmt}, cuda.h and pybind11: in this environment's packages."""
-    import pybind11
+def include_options(pybind11: Path | None = None) -> list[str]:
+    """Where the build finds {fmt}, cuda.h and pybind11: in this environment, or what is given."""
+    if pybind11 is None:
+        import pybind11 as installed
 
+        pybind11 = Path(installed.get_include())
     site = Path(sysconfig.get_path("purelib"))
     options = ["-I", str(ROOT / "csrc"), "-I", str(ROOT / "kernels_src")]
     for folder in (
         site / "cmeel.prefix/include",
         site / "nvidia/cu13/include",
-        Path(pybind11.get_include()),
+        pybind11,
         Path(sysconfig.get_path("include")),
     ):
         assert folder.is_dir(), folder
@@ -279,6 +281,20 @@ def test_header_compiles_alone(header):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_the_bindings_compile_with_the_oldest_pybind11_that_the_build_asks_for(tmp_path):
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    oldest = next(line for line in required if line.startswith("pybind11>=")).removeprefix("pybind11>=")
+    assert f"find_package(pybind11 {oldest} " in (ROOT / "CMakeLists.txt").read_text()
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*pip, f"pybind11=={oldest}.*"], check=True)
+    folders = include_options(tmp_path / "pybind11/include")
+    options = ["-std=c++20", "-fsyntax-only", "-DFMT_HEADER_ONLY", *folders]
+    for source in sorted((ROOT / "csrc/bindings").glob("*.cpp")):
+        done = subprocess.run(["g++", *options, str(source)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_this_is_the_interpreter_of_the_installed_package():

@@ -57,6 +57,13 @@ def test_the_winner_is_what_the_planner_takes(table):
     assert [path.name for path in table.parent.iterdir()] == [table.name], "no temporary file is left"
 
 
+def test_an_fp32_table_holds_for_calls_with_options_and_without():
+    plain, other = (dg.GemmProblem(n=4096, k=7168, d_dtype="float32", extras=x) for x in (False, True))
+    wanted = next(p for p in dg.all_plans(plain, "h200") if p != plan(64, plain))
+    tune([64], prefers(wanted), other)
+    assert plan(64, plain) == plan(64, other) == wanted
+
+
 def test_a_fresh_process_finds_the_winner(table):
     wanted = another_than(PREDICTED[64])
     tune([64], prefers(wanted))

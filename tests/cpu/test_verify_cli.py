@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+from deep_gemm_jit.cli import verify
+
 # What a broken installation would do, put in place of an operation before the command runs.
 GEMM_BREAKAGES = {
     "one element off": "real(a, b, d, *args, **kw); d[-1, -1] += 1 + abs(d[-1, -1])",
@@ -51,6 +55,17 @@ def run(folder, code):
     )
 
 
+@pytest.mark.parametrize("device", [row["name"] for row in _core.device_profiles()])
+def test_kernels_for_many_rows_are_among_those_that_are_verified(device):
+    for extras in (False, True):
+        taken = {
+            dg.plan(dg.GemmProblem(n=n, k=k, d_dtype=dtype, extras=extras), m, device).family
+            for m, n, k in verify._SHAPES
+            for dtype in ("bfloat16", "float16", "float32")
+        }
+        assert taken == {"gemm", "gemm_swap_ab"}
+
+
 def test_the_cpu_is_right(folder):
     code = """
 import runpy, sys
@@ -65,6 +80,7 @@ runpy.run_module("deep_gemm_jit", run_name="__main__")
     assert max(check["worst"] for check in values["checks"]) > 0.3, "the bounds are not loose"
     names = {check["name"] for check in values["checks"]}
     assert "fp8_gemm_nt 1x576x7168 bfloat16" in names
+    assert "fp8_gemm_nt 520x2056x528 float16 alpha bias c" in names
     for form in (
         "contiguous ids, alignment 128", "contiguous ids, alignment 16 zero padding",
         "contiguous psum ends, alignment 16", "contiguous psum ends, alignment 128 zero padding",

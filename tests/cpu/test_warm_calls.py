@@ -134,6 +134,56 @@ for scales in serving:
 assert (_core.compile_count(), fake.loads, fake.launches) == (compiled, loaded, launched + 9)
 """
 
+OPTIONS = """
+import re, shlex, sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+import claimed_cuda
+fake, _ = claimed_cuda.attach(Path(sys.argv[2]), ())
+import torch
+import deep_gemm_jit as dg
+from deep_gemm_jit import _core
+from deep_gemm_jit.__main__ import main
+
+m, n, k = 4096, 768, 640
+a = torch.zeros(m, k, dtype=torch.uint8).view(torch.float8_e4m3fn), torch.ones(m, 5)
+b = torch.zeros(n, k, dtype=torch.uint8).view(torch.float8_e4m3fn), torch.ones(6, 5)
+d, wide, bias = torch.full((m, n), 7.0, dtype=torch.bfloat16), torch.empty(m, n), torch.ones(n)
+
+def refused(kind, words, call):
+    launches = fake.launches
+    try: call()
+    except kind as error:
+        assert type(error) is kind and words in str(error), repr(error)
+        assert fake.launches == launches and (d == 7).all()
+        return str(error)
+    raise AssertionError(f"taken: {words}")
+
+problems = [dg.GemmProblem(n=n, k=k, d_dtype=name) for name in ("bfloat16", "float32")]
+dg.warmup(problems, "h200", casts="none")
+message = ""
+with dg.zero_jit():
+    dg.fp8_gemm_nt(a, b, d)
+    dg.fp8_gemm_nt(a, b, d, alpha=1)
+    dg.fp8_gemm_nt(a, b, wide, bias=bias)
+    dg.fp8_gemm_nt((a[0][:9], a[1][:9]), b, d[:9], c=d[:9], bias=bias)
+    for options in ({"bias": bias}, {"c": d}, {"alpha": 2}, {"alpha": float("nan")}):
+        message = refused(dg.JitForbiddenError, "--extras`", lambda: dg.fp8_gemm_nt(a, b, d, **options))
+    dg.fp8_gemm_nt(a, b, d)
+assert main([*shlex.split(re.search(r"`python -m deep_gemm_jit (.*?)`", message)[1]), "--casts", "none"]) == 0
+with dg.zero_jit():
+    dg.fp8_gemm_nt(a, b, d, c=d, bias=bias, alpha=2)
+assert fake.launches == 6
+
+plan = dg.plan(problems[0], m, "h200")
+_core.launch_with_plan(plan, *a, *b, d, d, bias, 2.0)
+grouped = dg.plan(dg.GemmProblem(n=n, k=k, layout="m_grouped", groups=2), m, "h200")
+refused(ValueError, "must be for a dense problem", lambda: _core.launch_with_plan(grouped, *a, *b, d))
+refused(ValueError, "n=64", lambda: _core.launch_with_plan(
+    dg.plan(dg.GemmProblem(n=64, k=k), m, "h200"), *a, *b, d))
+refused(TypeError, "plan is a NoneType", lambda: _core.launch_with_plan(None, *a, *b, d))
+"""
+
 CASTS = """
 import sys
 from pathlib import Path
@@ -184,6 +234,10 @@ def run(program: str, folder: Path, *arguments: str) -> None:
 
 def test_T14_a_serving_call_after_a_warm_up_call_compiles_and_loads_nothing(folder):
     run(SERVING, folder)
+
+
+def test_a_call_with_options_after_a_warm_up_without_is_refused_and_a_plan_of_another_problem_too(folder):
+    run(OPTIONS, folder)
 
 
 def test_a_cast_takes_no_more_blocks_than_set_num_sms_allows(folder):
