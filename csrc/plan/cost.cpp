@@ -6,15 +6,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace dgj {
 namespace {
 
 constexpr double kLaunchUs = 2.75;
 constexpr double kClocksPerUs = 1950;
-constexpr double kStreamBytes = 59.6;  // bytes a clock that one block can bring into shared memory
-constexpr double kDramShare = 0.9;     // of the profile's read rate
-constexpr double kL2Share = 1.73;      // of the profile's L2 rate
+constexpr double kBusyClocksPerUs = 1450;  // of a grouped kernel that keeps the tensor cores busy, under
+                                           // power
+constexpr double kStreamBytes = 59.6;      // bytes a clock that one block can bring into shared memory
+constexpr double kDramShare = 0.9;         // of the profile's read rate
+constexpr double kL2Share = 1.73;          // of the profile's L2 rate
 
 // Share of the tensor core's cycles that a main loop reaches at that clock.
 double tensor_use(const KernelPlan& plan) {
@@ -30,24 +33,43 @@ double ceil_div(double a, double b) {
     return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
 }
 
+// What one column of tiles, 128 columns of D, of a group takes, in clocks of the SM, by measured times of
+// tiles with one, two and three pieces of 64 rows and of wide ones (docs/notes/grouped.md). tiles: how many
+// they are.
+double grouped_clocks(double rows, double k_blocks, double& tiles) {
+    const double pieces = ceil_div(rows, 64);
+    const auto tile = [&](double p) {
+        const double block = rows <= 32 ? 360 : p <= 1 ? 520 : p <= 2 ? 730 : 815;
+        const double stream = 128 * (128 + std::min(rows, p * 64)) / kStreamBytes;
+        return k_blocks * std::max(block, stream) + 1100;
+    };
+    if (pieces <= 2) return tiles = 1, tile(pieces);
+    const double full = std::floor(pieces / 3) - (std::fmod(pieces, 3) == 1), wide = (pieces - 3 * full) / 2;
+    tiles = full + wide * 2 / 3;
+    return full * tile(3) + wide * (k_blocks * 877 + 1150) * 2 / 3;
+}
+
+// m: rows in all. Groups differ, so a group's time is the mean over sizes about the mean one. Nothing is
+// chosen by it, as there is one plan; `explain` shows it.
 Cost predict_grouped(const KernelPlan& plan, const GemmProblem& problem, double m,
                      const DeviceProfile& device) {
     const double n = problem.n, k_blocks = ceil_div(problem.k, 128), col_tiles = ceil_div(n, 128);
-    const double live = std::min<double>(m, problem.groups), rows = ceil_div(m, live);
-    // Of one group: pieces of 64 rows, in tiles of up to four. A K block of a tile takes the tensor core's
-    // time, or that of bringing its operands into shared memory.
-    const double pieces = ceil_div(rows, 64), tiles = ceil_div(rows, 256);
-    const double compute = pieces * 64 * 128 / 32 / 0.73;
-    const double stream = 128 * (tiles * 128 + pieces * 64) / kStreamBytes;
-    const double clocks = k_blocks * std::max(compute, stream) + tiles * (480 + 256 * 128 * 2.6 / 64);
-    const double per_block = ceil_div(live * col_tiles * tiles, device.sms) / tiles;
-    const double block_us = per_block * clocks / kClocksPerUs;
+    const double live = std::min<double>(m, problem.groups), rows = m / live;
+    double clocks = 0, tiles = 0;
+    constexpr double kSizes[] = {0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3};
+    for (double size : kSizes) {
+        double of_group = 0;
+        clocks += grouped_clocks(std::max(1.0, rows * size), k_blocks, of_group);
+        tiles += of_group;
+    }
+    const double columns = live * col_tiles / static_cast<double>(std::size(kSizes));
+    const double block_us = columns * clocks / device.sms / kBusyClocksPerUs;
     const double bytes = live * n * problem.k + m * problem.k + m * n * size_of(plan.problem.d_dtype);
     const double dram_us = bytes / (device.dram_tb_s * kDramShare * 1e6);
     Cost cost;
     cost.us = kLaunchUs + 1 + std::pow(std::pow(block_us, 4) + std::pow(dram_us, 4), 0.25);
-    cost.bound = dram_us > block_us ? "dram" : compute >= stream ? "tensor core" : "stream";
-    cost.per_block_tiles = per_block * tiles;
+    cost.bound = dram_us > block_us ? "dram" : "tensor core";
+    cost.per_block_tiles = columns * tiles / device.sms;
     return cost;
 }
 

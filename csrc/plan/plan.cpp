@@ -249,9 +249,11 @@ std::vector<Candidate> candidates(const GemmProblem& problem, std::int64_t m, co
     validate(problem);
     if (m < 1) fail(ErrorKind::kValue, "candidates: m is {}, but a plan needs at least one row", m);
     const std::vector<KernelPlan> plans = every_plan(problem);
+    // What plan() looks at; a grouped problem has one plan, so that its time can be that of m itself.
+    const std::int64_t rows = problem.layout == GroupLayout::kMGrouped ? m : step_of(m);
     std::vector<Candidate> out;
-    for (const auto& [us, plan] : ranked(plans, problem, step_of(m), device)) {
-        const Cost cost = predict(*plan, problem, step_of(m), device);
+    for (const auto& [us, plan] : ranked(plans, problem, rows, device)) {
+        const Cost cost = predict(*plan, problem, rows, device);
         out.push_back({*plan, us,
                        fmt::format("{:.0f} tile(s) on the busiest block, bound by {}", cost.per_block_tiles,
                                    cost.bound)});

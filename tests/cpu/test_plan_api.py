@@ -1,10 +1,13 @@
 """plan, all_plans, candidates, emit and compile from Python, without a GPU."""
 
 import copy
+import json
+import math
 import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -413,3 +416,16 @@ def test_more_multiprocessors_than_a_c_integer_holds_mean_all():
             dg.set_num_sms(-(2**70))
     finally:
         dg.set_num_sms(0)
+
+
+@pytest.mark.parametrize("table", ["contiguous", "masked"])
+def test_predicted_times_of_grouped_problems_are_near_the_measured_ones(table):
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    rows = json.loads(max(results.glob(f"*-grouped-{table}.json")).read_text())["grouped"]["rows"]
+    errors = []
+    for row in rows:
+        groups, m, n, k = row["shape"]
+        problem = dg.GemmProblem(n=n, k=k, layout="m_grouped", groups=groups)
+        (candidate,) = dg.candidates(problem, m, "h200")
+        errors.append(math.log(candidate.predicted_us / row["burst"]["deep_gemm_jit"]["us"]))
+    assert max(map(abs, errors)) < 0.25 and sum(map(abs, errors)) / len(errors) < 0.1
