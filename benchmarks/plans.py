@@ -1,6 +1,7 @@
 """Times every candidate plan of a row and shows where the planner's choice stands: how tiles are tuned.
 
 A candidate is timed only if its result is right. All candidates of all rows are compiled first, on all cores.
+Beside them stands the M-grouped kernel with one group of all rows, whose last round of tiles is cut in parts.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ def _compile_all(plans: list) -> dict[str, str]:
         return dict(found for found in pool.map(attempt, unique.values()) if found)
 
 
+ONE_GROUP = "the M-grouped kernel, one group"
+
+
+def one_group(o, d: torch.Tensor):
+    offsets = torch.tensor([0, d.shape[0]], dtype=torch.int32, device=d.device)
+    lhs, rhs = (o.a, o.sfa), (o.b[None], o.sfb[None])
+    return lambda: core_api.dg.m_grouped_fp8_gemm_nt_offsets(lhs, rhs, d, offsets)
+
+
 def sweep_row(
     row: Row, found: list, broken: dict[str, str], flush: Flush, *, repeats: int, pause_s: float
 ) -> dict:
@@ -59,7 +69,13 @@ def sweep_row(
             continue
         calls[name] = lambda plan=plan: core_api.launch_with_plan(plan, o, d)
         predicted[name] = us
+    d.fill_(float("nan"))
+    grouped = one_group(o, d)
+    grouped()
+    if not int(reference.check(d)[0]):
+        calls[ONE_GROUP] = grouped
     times = burst(calls, flush, repeats=repeats, pause_s=pause_s) if calls else {}
+    one_group_us = times.pop(ONE_GROUP, {}).get("us")
     ranked = sorted(((result["us"], name) for name, result in times.items()))
     choice = str(core_api.chosen_plan(problem(row.n, row.k), row.m))
     chosen_us = times.get(choice, {}).get("us")
@@ -70,6 +86,7 @@ def sweep_row(
         "choice_us": chosen_us,
         "best": ranked[0][1] if ranked else None,
         "best_us": ranked[0][0] if ranked else None,
+        "one_group_us": one_group_us,
         "candidates": [
             {"plan": name, "us": us, "predicted_us": round(predicted[name], 2)} for us, name in ranked
         ],
@@ -110,7 +127,7 @@ def line(row: Row, result: dict, top: int = 4) -> str:
     def us(value):
         return "   -  " if value is None else f"{value:6.1f}"
 
-    times = "  ".join(f"{key} {us(result[key + '_us'])}" for key in ("floor", "best", "choice"))
+    times = "  ".join(f"{key} {us(result[key + '_us'])}" for key in ("floor", "best", "choice", "one_group"))
     counts = f"{len(result['candidates'])} timed, {len(result['refused'])} refused"
     text = [f"{row.label:>22}  {times}  ({counts})"]
     for candidate in result["candidates"][:top]:
