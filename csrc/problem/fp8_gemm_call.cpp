@@ -24,9 +24,8 @@ DGJ_COLD [[noreturn]] void bad_addend_dtype(const Arg& arg, DType d, bool or_flo
 float alpha_in_float32(double alpha, const char* function) {
     if (std::isfinite(alpha) && std::abs(alpha) > std::numeric_limits<float>::max()) [[unlikely]]
         fail(ErrorKind::kValue,
-             "{}: alpha is {:.6g} or more in magnitude; it is applied in float32, which ends at {:.6g}. Pass "
-             "a "
-             "smaller one, or scale the operands",
+             "{}: alpha is {:.6g} or more in magnitude; it is applied in float32, which ends at {:.6g}. "
+             "Pass a smaller one, or scale the operands",
              function, std::abs(alpha), std::numeric_limits<float>::max());
     return static_cast<float>(alpha);
 }
