@@ -34,8 +34,8 @@ double ceil_div(double a, double b) {
 }
 
 // What one column of tiles, 128 columns of D, of a group takes, in clocks of the SM, by measured times of
-// tiles with few rows, with one, two and three pieces of 64, and of wide ones (docs/notes/plan.md). tiles: how
-// many they are.
+// tiles with few rows, with one, two and three pieces of 64, and of wide ones (docs/notes/plan.md). tiles:
+// how many they are.
 double grouped_clocks(double rows, double k_blocks, double& tiles) {
     const double pieces = ceil_div(rows, 64);
     const auto tile = [&](double p) {
