@@ -162,11 +162,15 @@ PROBLEMS = {
     "pieces": lambda: grouped.make(ENDS, (250,), 136, 272, alignment=16),
     "two pieces": lambda: grouped.make(OFFSETS, (128, 70, 192), 136, 272),
     "few rows": lambda: grouped.make(OFFSETS, (5, 20, 3), 136, 272),
+    "whole, then few": lambda: grouped.make(OFFSETS, (64, 5), 136, 272),
+    "whole, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
+    "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
 }
+SMS = {"cut columns": 4}  # others: 1
 FAULTS = {
     "a warp's index is asked for by one lane alone": (
         "pages",
@@ -244,6 +248,62 @@ FAULTS = {
         "!tiles && whole == 0",
         "false",
         "deadlock",
+    ),
+    "senders are dismissed for a last tile that has nothing for them": (
+        "whole, then few",
+        KERNEL,
+        "if (first == 0) whole |= slot.tell",
+        "if (first == 0) whole = slot.tell",
+        "",
+    ),
+    "senders are dismissed for a last page that has nothing for them": (
+        "whole, then a page of few",
+        KERNEL,
+        "            const u32 pages = page_count(smem.table, args);\n",
+        "            const u32 pages = page_count(smem.table, args);\n            whole = 0;\n",
+        "",
+    ),
+    "a warpgroup without columns has its boxes sent": (
+        "cut columns",
+        BOXES,
+        "        else told.z &= (1u << kWholeShift) - 1;\n",
+        "",
+        "it was never written",
+    ),
+    "boxes handed over before every lane has staged": (
+        "mixed",
+        BOXES,
+        "        ptx::sync_warp();\n        ptx::barrier_arrive_if",
+        "        ptx::barrier_arrive_if",
+        "not ordered before",
+    ),
+    "a tile mailed while the last one is read": (
+        "mixed",
+        BOXES,
+        "        ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);\n        hand_over(",
+        "        hand_over(",
+        "a read of the old value is not ordered before",
+    ),
+    "pieces written out before other warps have staged them": (
+        "mixed",
+        KERNEL,
+        "        if (sent == 3) return;\n        ptx::sync_threads(1 + warpgroup, 128);\n",
+        "        if (sent == 3) return;\n",
+        "not ordered before",
+    ),
+    "few rows staged where a copy still reads": (
+        "mixed",
+        KERNEL,
+        "        boxes.await(smem.boxes, warpgroup);\n        stage_columns",
+        "        stage_columns",
+        "not ordered before",
+    ),
+    "boxes written by a sender and by who staged them": (
+        "mixed",
+        KERNEL,
+        "        if ((sent >> w & 1) != 0) continue;\n",
+        "",
+        "written twice",
     ),
     "staged results stored without a fence": (
         "mixed",
@@ -374,7 +434,7 @@ def shifted(p: grouped.Problem) -> grouped.Problem:
 
 def attempt(problem, seed, patch=None):
     p = PROBLEMS[problem]()
-    grouped.run(p, sms=1, seed=seed, patch=patch)
+    grouped.run(p, sms=SMS.get(problem, 1), seed=seed, patch=patch)
     grouped.check(p)
 
 
