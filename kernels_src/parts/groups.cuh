@@ -264,7 +264,7 @@ DGJ_DEVICE void finish_table(const GroupTable& table, u32 page, u32 tiles) {
     ptx::store_shared_u32(table.items, tiles - left + left * parts);
 }
 
-// Called by kBuilders threads; the other warps see the table after a barrier of the block.
+// Called by kBuilders threads; the other warps that read the table see it after a barrier.
 DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u32 page) {
     const u32 thread = ptx::thread_index();
     const u32 segments = args.form == kFormIds ? list_runs(table, args, page)

@@ -196,8 +196,6 @@ DGJ_DEVICE void release(const Shared& smem, u32 stage) {
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.empty + 8 * stage);
 }
 
-// ---- results ------------------------------------------------------------------------------------
-
 // ---- more than 32 rows --------------------------------------------------------------------------
 
 // kWaves pieces of rows, kCols columns.
