@@ -14,6 +14,7 @@
 #include "parts/grouped_args.cuh"
 #include "parts/grouped_rows.cuh"
 #include "parts/groups.cuh"
+#include "parts/staging.cuh"
 #include "ptx/base.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -22,19 +23,11 @@
 
 namespace dgj {
 
-constexpr u32 kBoxBytes = 64 * 128;
-
 struct BoxShared {  // addresses: kWarpgroups of each, a warpgroup's after the other's
     u32 boxes, mail, staged, sent;
     DGJ_DEVICE BoxShared(u32 boxes, u32 barriers)
         : boxes(boxes), mail(barriers), staged(mail + 16 * kWarpgroups), sent(staged + 8 * kWarpgroups) {}
     DGJ_DEVICE u32 of(u32 warpgroup) const { return boxes + warpgroup * 2 * kBoxBytes; }
-    DGJ_DEVICE void init_barriers() const {
-        for (u32 w = 0; w < kWarpgroups; w++) {
-            ptx::barrier_init(staged + 8 * w, 4);
-            ptx::barrier_init(sent + 8 * w, 1);
-        }
-    }
 };
 
 // A warpgroup's side. Where a tile has any whole piece, every warpgroup hands over once.

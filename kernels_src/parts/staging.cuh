@@ -5,9 +5,22 @@
 
 #include "parts/output.cuh"
 #include "ptx/base.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 
 namespace dgj {
+
+constexpr u32 kBoxBytes = 64 * 128;
+
+// One thread: for each warpgroup, `staged` (each of its warps has written its rows of the boxes) and `sent`
+// (the copies have read them).
+template <u32 kCount>
+DGJ_DEVICE void init_box_barriers(u32 staged, u32 sent) {
+    for (u32 w = 0; w < kCount; w++) {
+        ptx::barrier_init(staged + 8 * w, 4);
+        ptx::barrier_init(sent + 8 * w, 1);
+    }
+}
 
 // Columns first .. first + 64 (as far as there are any) of an accumulator whose rows are rows of D. `first`
 // is a constant once the caller's loop is unrolled, so that the accumulator stays in registers.

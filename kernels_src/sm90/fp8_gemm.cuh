@@ -54,7 +54,6 @@ constexpr u32 kScalePitch = (kTileRows + 4) * 4;         // sfa of one K block, 
 constexpr u32 kScaleBPitch = (kScaleCols + 3) / 4 * 16;  // sfb of one K block
 constexpr u32 kScaleBytes = kScaleChunk * (kScalePitch + kScaleBPitch);  // of a stage: sfa, then sfb
 constexpr u32 kStartBarrier = 1 + kWarpgroups;                           // any but 0, sync_block's
-constexpr u32 kBoxBytes = 64 * 128;                                      // 64 rows x 64 columns of D
 constexpr u32 kBoxCols = (kTileCols + 63) / 64,
               kBoxes = kWaves * kBoxCols;  // of a warpgroup's part of a tile
 using Tiles = TileWalk<kTileRows, kTileCols, kClusterRows, kClusterCols, kRaster>;
@@ -312,10 +311,7 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
             ptx::barrier_init(smem.scales_full + 8 * s, 32);  // each lane of the scale warp
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
-        for (u32 g = 0; g < kWarpgroups; g++) {
-            ptx::barrier_init(smem.staged + 8 * g, 4);
-            ptx::barrier_init(smem.sent + 8 * g, 1);
-        }
+        init_box_barriers<kWarpgroups>(smem.staged, smem.sent);
         ptx::fence_barrier_init();
     }
     if constexpr (kCluster > 1) ptx::sync_cluster();

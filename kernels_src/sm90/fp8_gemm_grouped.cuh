@@ -416,7 +416,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             ptx::barrier_init(smem.scales_full + 8 * s, 32 + 1);  // the copies of each lane, and the tile
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
-        smem.boxes.init_barriers();
+        init_box_barriers<kWarpgroups>(smem.boxes.staged, smem.boxes.sent);
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
