@@ -88,7 +88,7 @@ KernelShape kernel_shape(const KernelPlan& plan) {
     if (grouped) {
         s.a_box_rows = 64;
         s.b_box_rows = 64;
-        s.few_box_rows = 16;
+        s.few_box_rows = 32;
         s.d_box_rows = plan.problem.d_dtype == DType::kF32 ? 0 : 64;
     } else if (gemm) {
         s.a_box_rows = plan.tile_rows / plan.cluster_cols;

@@ -59,10 +59,23 @@ struct Boxes {
         hand_over(smem, warpgroup, tile, false);
     }
 };
-// Of a tile with these whole pieces; bit b: box b.
-DGJ_DEVICE u32 whole_boxes(bool wide, u32 whole, u32 warpgroup) {
-    return wide ? whole & 3 : (whole >> warpgroup & 1) * 3;
-}
+// What a warpgroup has of a tile of more than 32 rows: a piece by 128 columns, or both pieces of a wide one
+// by
+// 64. Products of 128 columns read shared memory less often, so that only the third warpgroup of a wide tile
+// has 64, if all columns are there; the 128 are those of one scale of B.
+struct Share {
+    bool two;
+    u32 piece, col;  // in the tile
+    DGJ_DEVICE Share(const GroupTile& t, u32 warpgroup) {
+        const bool odd = t.col % 128 != 0;
+        two = t.wide() && (warpgroup == 2 || t.cols != kWideCols);
+        piece = two ? 0 : warpgroup;
+        col = !t.wide() ? 0 : t.cols != kWideCols ? warpgroup * 64 : !two ? odd * 64 : odd ? 0 : 128;
+    }
+    DGJ_DEVICE bool none(const GroupTile& t) const { return t.wide() ? col >= t.cols : piece * 64 >= t.rows; }
+    // Bit b: box b is a whole one.
+    DGJ_DEVICE u32 whole(const GroupTile& t) const { return two ? t.whole & 3 : (t.whole >> piece & 1) * 3; }
+};
 
 // kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
 // on, columns from `col`.
@@ -92,15 +105,16 @@ DGJ_DEVICE void send_boxes(const BoxShared& smem, const TensorMap& map_d, const 
         DGJ_NO_UNROLL
         for (u32 warpgroup = first; warpgroup < kWarpgroups; warpgroup += 2) {
             ptx::barrier_wait(smem.staged + 8 * warpgroup, phase);
-            const GroupTile t = TileSlot::read_from(smem.mail + 16 * warpgroup);
+            const GroupTile t = GroupTile::read_from(smem.mail + 16 * warpgroup);
             ptx::sync_warp();  // every lane has waited and read
             more = t.rows != 0;
             if (!leader || !more) continue;
-            const u32 box = smem.of(warpgroup), whole = whole_boxes(t.wide(), t.whole, warpgroup);
+            const Share share(t, warpgroup);
+            const u32 box = smem.of(warpgroup), whole = share.whole(t);
             DGJ_UNROLL
             for (u32 b = 0; b < 2; b++) {
-                const u32 row = t.row + (t.wide() ? b : warpgroup) * 64;
-                const u32 col = t.col + (t.wide() ? warpgroup : b) * 64;
+                const u32 row = t.row + (share.two ? b : share.piece) * 64;
+                const u32 col = t.col + share.col + (share.two ? 0 : b * 64);
                 if ((whole >> b & 1) != 0 && col < kN)
                     ptx::store_tile3(&map_d, box + b * kBoxBytes, col, row, plane(args, t.group));
             }

@@ -166,35 +166,38 @@ DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
               length = left < alignment ? left : alignment;
     u32 result = 0;
     if (alignment < 32) {
+        DGJ_NO_UNROLL
         for (u32 r = own < 0 ? 0 : length; r > 0 && result == 0; r--)
             if (units.id(row + r - 1) == own) result = row + r;
         return result;
     }
-    constexpr u32 kAtOnce = 2, kWords = 128 / 32;  // alignments are at most 128
+    constexpr u32 kAtOnce = 2, kIds = 128 / 32;  // units; ids of a lane, since alignments are at most 128
+    DGJ_NO_UNROLL
     for (u32 live = ptx::ballot(own >= 0); live != 0;) {
-        u32 from[kAtOnce];
-        i32 id[kAtOnce][kWords];
+        u32 from[kAtOnce], begin[kAtOnce], rows[kAtOnce];
+        i32 id[kAtOnce][kIds];
         DGJ_UNROLL
         for (u32 u = 0; u < kAtOnce; u++) {  // without a second unit, the first one again
             from[u] = u > 0 && live == 0 ? from[0] : 31 - ptx::count_leading_zeros(live & (0 - live));
             live &= live - 1 + (live == 0);
-            const u32 begin = ptx::shuffle(row, from[u]), rows = ptx::shuffle(length, from[u]);
+            begin[u] = ptx::shuffle(row, from[u]);
+            rows[u] = ptx::shuffle(length, from[u]);
             DGJ_UNROLL
-            for (u32 w = 0; w < kWords; w++) {
-                const u32 at = w * 32 + lane;
-                id[u][w] = ptx::load_global_i32(units.args.index + begin + (at < rows ? at : 0));
+            for (u32 i = 0; i < kIds; i++) {
+                const u32 at = lane * kIds + i;
+                id[u][i] = ptx::load_global_i32(units.args.index + begin[u] + (at < rows[u] ? at : 0));
             }
         }
         DGJ_UNROLL
         for (u32 u = 0; u < kAtOnce; u++) {
-            const u32 begin = ptx::shuffle(row, from[u]), rows = ptx::shuffle(length, from[u]);
             const i32 wanted = (i32)ptx::shuffle((u32)own, from[u]);
+            u32 last = 0;  // of the lane's ids, one past the last live one
             DGJ_UNROLL
-            for (u32 w = 0; w < kWords; w++) {
-                const u32 mask = ptx::ballot(id[u][w] == wanted && w * 32 + lane < rows);
-                if (mask != 0 && lane == from[u])
-                    result = begin + w * 32 + 32 - ptx::count_leading_zeros(mask);
-            }
+            for (u32 i = 0; i < kIds; i++)
+                if (id[u][i] == wanted && lane * kIds + i < rows[u]) last = lane * kIds + i + 1;
+            // Row 0 of the unit is live, so that some lane has one.
+            last = ptx::shuffle(last, 31 - ptx::count_leading_zeros(ptx::ballot(last != 0)));
+            if (lane == from[u]) result = begin[u] + last;
         }
     }
     return result;
@@ -208,6 +211,7 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
     i32 before, own, after;
     if (page == 0) {
         u32 count = 0;
+        DGJ_NO_UNROLL
         for (u32 first = units.begin; first < units.end; first += 32) {
             units.read(first + lane, before, own, after);
             count += ptx::count_ones(ptx::ballot(own >= 0 && before != own));
@@ -218,6 +222,7 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
     }
     sync_builders();
     u32 started = ptx::load_shared_u32(table.unit_starts + 4 * warp);  // segments that start before the batch
+    DGJ_NO_UNROLL
     for (u32 first = units.begin; first < units.end; first += 32) {
         const u32 unit = first + lane;
         units.read(unit, before, own, after);
@@ -331,9 +336,21 @@ DGJ_DEVICE u32 page_count(const GroupTable& table, const GroupedArgs& args) {
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
-    u32 cols;                   // of a wide tile, up to kWideCols that D has; else 0
-    u32 whole = 0;              // bit p, as told: all 64 rows of piece p are live
-    DGJ_DEVICE bool wide() const { return cols != 0; }
+    u32 cols;       // of a wide tile, up to kWideCols that D has; of half a tile of few rows; or 0
+    u32 whole = 0;  // bit p, as told: all 64 rows of piece p are live
+    DGJ_DEVICE bool few() const { return rows <= kFewRows; }
+    DGJ_DEVICE bool wide() const { return cols != 0 && !few(); }
+    DGJ_DEVICE u32 pieces_of_b() const { return cols == 0 ? 2 : (cols + 63) / 64; }
+    // To and from 16 bytes of shared memory. Who reads is a whole warp, to which it is uniform: see locate().
+    DGJ_DEVICE void write_to(u32 place) const {
+        ptx::store_shared_word4(place, {group, row, rows | cols << 16 | whole << kWholeShift, col});
+    }
+    DGJ_DEVICE static GroupTile read_from(u32 place) {
+        const Word4 w = ptx::load_shared_word4(place);
+        const u32 extent = ptx::shuffle(w.z, 0);
+        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff,
+                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kWholeShift};
+    }
 };
 
 // Which of a tile's rows are the group's: with ids, rows of nobody lie between its rows. A bit a row, the
@@ -379,23 +396,16 @@ struct TileSlot {
     DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
     DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
     // For whole warps, as read() is. Goes on to the next place. Returns the tile's whole pieces.
-    DGJ_DEVICE u32 tell(const GroupTable& table, const GroupTile& t, const LiveRows& live) {
-        const u32 lane = ptx::lane_index(), whole = live.whole();
+    DGJ_DEVICE u32 tell(const GroupTable& table, GroupTile t, const LiveRows& live) {
+        const u32 lane = ptx::lane_index();
+        t.whole = live.whole();
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
-        const u32 extent = t.rows | t.cols << 16 | whole << kWholeShift;
-        if (lane == 0) ptx::store_shared_word4(at(table), {t.group, t.row, extent, t.col});
+        if (lane == 0) t.write_to(at(table));
         ptx::sync_warp();  // one lane says that it is there
         advance();
-        return whole;
+        return t.whole;
     }
-    DGJ_DEVICE GroupTile read(const GroupTable& table) const { return read_from(at(table)); }
-    // Uniform, as in GroupWalk::locate().
-    DGJ_DEVICE static GroupTile read_from(u32 place) {
-        const Word4 w = ptx::load_shared_word4(place);
-        const u32 extent = ptx::shuffle(w.z, 0);
-        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff,
-                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kWholeShift};
-    }
+    DGJ_DEVICE GroupTile read(const GroupTable& table) const { return GroupTile::read_from(at(table)); }
     DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
         const u32 mask = at(table) + 16 + 8 * piece;
         return {ptx::load_shared_u32(mask), ptx::load_shared_u32(mask + 4)};
@@ -404,9 +414,9 @@ struct TileSlot {
 
 // A block's tiles of one page: every grid-th one. Within a segment, kRaster row tiles are walked together,
 // column by column, so that what is in flight shares A and B in L2, and no weight is read twice from memory
-// for few rows. If the last round has work for half of
-// the blocks at most, its tiles are cut in two, and in three where that still leaves a block for each part:
-// a warpgroup alone with 64 rows or columns is done in half the time of three.
+// for few rows. If the last round has work for half of the blocks at most, its tiles are cut in two, and in
+// three where that still leaves a block for each part: a warpgroup alone with 64 rows or columns is done in
+// half the time of three. Tiles of few rows are cut in two halves of their columns.
 struct GroupWalk {
     const GroupTable& table;
     const GroupedArgs& args;
@@ -415,7 +425,6 @@ struct GroupWalk {
         : table(t), args(a), item(ptx::block_index()) {}
     // Read again each time: registers are scarcer than this is slow.
     DGJ_DEVICE u32 items() const { return ptx::load_shared_u32(table.items); }
-    DGJ_DEVICE bool valid() const { return item < items(); }
     DGJ_DEVICE bool last() const { return item + ptx::grid_size() >= items(); }
     DGJ_DEVICE void next() { item += ptx::grid_size(); }
 
@@ -433,6 +442,7 @@ struct GroupWalk {
     // addresses and coordinates that are not would cost a loop over the lanes at each tensor copy and each
     // WGMMA. No rows: nothing is left for this block.
     DGJ_DEVICE GroupTile locate() const {
+        if (item >= items()) return {};
         const u32 whole = ptx::shuffle(ptx::load_shared_u32(table.whole), 0);
         u32 tile = item, part = 0, size = 0;  // of the tile's rows or columns, `size` from part * size on
         if (item >= whole) {
@@ -478,7 +488,9 @@ struct GroupWalk {
         }
         extent = cols == 0 ? kTileRows : kWideRows;
         if (begin + extent > rows) extent = rows - begin;
-        if (size != 0) {  // rows of a full tile, columns of a wide one
+        if (size != 0) {  // rows of a full tile, columns of a wide one and of few rows
+            if (cols == 0 && extent <= kFewRows)
+                cols = kN - col < kTileCols ? kN - col : kTileCols, size = 64;
             const u32 from = part * size, all = cols == 0 ? extent : cols;
             const u32 left = from < all ? all - from : 0, take = left < size ? left : size;
             if (cols == 0) {

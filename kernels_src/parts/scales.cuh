@@ -27,15 +27,15 @@ struct ScaleStrides {  // element (m, kb) at sfa[m * m_stride + kb * k_stride]
 
 // All lanes of one warp call, and then arrive with barrier_arrive_after_copies. K block kb + i goes to
 // to + i * pitch; kQuads: kb is a multiple of 4 and count at most 4.
-template <u32 kRows, bool kQuads>
-DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pitch, u32 row, u32 rows_left,
-                            u32 kb, u32 count, u32 barrier) {
+template <bool kQuads>
+DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pitch, u32 row, u32 rows,
+                            u32 rows_left, u32 kb, u32 count, u32 barrier) {
     const u32 lane = ptx::lane_index();
     if (bulk) {
         if (lane >= count || rows_left == 0) return;
         const u32 skew = from.skew(row, kb + lane);
         // Up to three floats before the first row and past the last one, in 16 bytes that hold one of ours.
-        const u32 bytes = ((rows_left < kRows ? rows_left : kRows) + skew + 3) / 4 * 16;
+        const u32 bytes = ((rows_left < rows ? rows_left : rows) + skew + 3) / 4 * 16;
         ptx::barrier_expect(barrier, bytes);
         ptx::load_bytes(to + lane * pitch, from.sfa + row + (i64)(kb + lane) * from.k - skew, bytes, barrier);
         return;
@@ -48,7 +48,7 @@ DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pit
     for (u32 i = 0; i < rounds; i++, to += pitch, block += from.k) {
         const float* scale = block;
         DGJ_NO_UNROLL
-        for (u32 r = lane; r < kRows; r += 32, scale += 32 * from.m) {
+        for (u32 r = lane; r < rows; r += 32, scale += 32 * from.m) {
             const bool in = r < rows_left;
             const float* source = in ? scale : from.sfa;
             if (quads) ptx::copy_async16(to + r * bytes, source, in ? count * 4 : 0);

@@ -124,8 +124,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
             const u32 full = smem.scales_full + 8 * ring.stage;
             const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
             ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-            load_scales<kTileRows, true>(sfa, sfa.bulk(), to, kScalePitch, row, rows_left, first, count,
-                                         full);
+            load_scales<true>(sfa, sfa.bulk(), to, kScalePitch, row, kTileRows, rows_left, first, count,
+                              full);
             DGJ_NO_UNROLL
             for (u32 i = 0; i < count; i++, sfb += args.sfb_stride_k)
                 if (lane < kScaleCols)

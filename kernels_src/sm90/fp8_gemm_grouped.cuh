@@ -4,10 +4,10 @@
 //
 //   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup
 //       stage, 128 of K  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |
-//   65 to 128 rows, 192 columns: a warpgroup has all rows and 64 of the columns
+//   65 to 128 rows, 192 columns: a piece by 128 columns for two warpgroups, both by 64 for the third
 //       stage, 128 of K  | A: 2 x [64 x 128] (16 KB)            | B: 3 x [64 x 128] |
-//   up to 32 rows, 128 columns: B is the 64-row operand for two warpgroups, tokens are N (16 or 32)
-//       stage, 256 of K  | B: 2 x 2 x [64 x 128] (32 KB)        | A: 2 x [N x 128]  |
+//   up to 32 rows, 128 columns: B is the 64-row operand for two warpgroups, tokens are N
+//       stage, 256 of K  | B: 2 x 2 x [64 x 128] (32 KB)        | A: 2 x [32 x 128] |
 //
 //   warp 0 of the last group   A, B       --TMA-->     ring of kStages stages of 40 KB
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
@@ -44,7 +44,6 @@ namespace dgj {
 static_assert(kTileRows == 192 && kTileCols == 128 && kWideCols == 192 && kWarpgroups == 3 &&
                   kScaleChunk == 4,
               "what stages are made for");
-constexpr u32 kFewBoxRows = 16;        // rows of a box of tokens, where they are few
 constexpr u32 kFewBlocks = 2;          // K blocks of a stage then
 constexpr u32 kPieceBytes = 64 * 128;  // of 64 rows of A or B, one K block
 constexpr u32 kWeightBytes = 2 * kPieceBytes, kTokenBytes = kFewRows * 128;
@@ -78,7 +77,7 @@ struct Shared {  // addresses
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                           const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
     const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
-    const u32 boxes = t.wide() ? (t.cols + 63) / 64 : 2;  // of B
+    const u32 boxes = t.pieces_of_b();
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -101,8 +100,8 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
 
 DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
                          const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
-    const bool two = t.rows > kFewBoxRows;  // boxes of tokens
-    const u32 bytes = kFewBlocks * (kWeightBytes + (two ? 2 : 1) * kFewBoxRows * 128);
+    const u32 boxes = t.pieces_of_b();
+    const u32 bytes = kFewBlocks * (boxes * kPieceBytes + kTokenBytes);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -112,14 +111,13 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
             DGJ_UNROLL
             for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros, without any
                                                     // read
-                const u32 k = (kb + b) * 128, tokens = to + kFewTokens + b * kTokenBytes;
+                const u32 k = (kb + b) * 128;
                 DGJ_UNROLL
                 for (u32 i = 0; i < 2; i++)
-                    ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
-                                    t.group, full);
-                ptx::load_tile3(tokens, &map_few, k, t.row, p, full);
-                if (two)
-                    ptx::load_tile3(tokens + kFewBoxRows * 128, &map_few, k, t.row + kFewBoxRows, p, full);
+                    if (i < boxes)
+                        ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
+                                        t.group, full);
+                ptx::load_tile3(to + kFewTokens + b * kTokenBytes, &map_few, k, t.row, p, full);
             }
         }
         meet_once(kProducerBarrier, starting);
@@ -129,7 +127,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
 DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
                               const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
                               bool& starting, bool last_page) {
-    for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
+    for (GroupWalk walk(smem.table, args);; walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         const u32 p = plane(args, t.group);
@@ -145,7 +143,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                const GroupedArgs& args, bool& starting, u32& whole) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
-    for (GroupWalk walk(smem.table, args); walk.valid(); walk.next()) {
+    for (GroupWalk walk(smem.table, args);; walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         const LiveRows live(args, t);
@@ -166,13 +164,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
             const u32 mark = 1u << ring.stage;
             if (bulk && (plain & mark) != 0) ptx::fence_async_shared();
             plain = bulk ? plain & ~mark : plain | mark;
-            if (t.rows <= kFewRows) {
-                load_scales<kFewRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
-                                             full);
-            } else {
-                load_scales<kTileRows, false>(sfa, bulk, to, kScalePitch, t.row, rows_left, first, count,
-                                              full);
-            }
+            load_scales<false>(sfa, bulk, to, kScalePitch, t.row, t.few() ? kFewRows : kTileRows, rows_left,
+                               first, count, full);
             if (lane < 2 * kScaleChunk) {
                 const bool in = has_b && lane / 2 < count;
                 ptx::copy_async4(to + kScaleB + lane * 4,
@@ -206,17 +199,18 @@ struct ManyShape {  // parts/multiply.cuh
     static constexpr u32 kStageA = kStageBytes, kStageB = kStageBytes;
     static constexpr u32 kScaleBytes = dgj::kScaleBytes, kScaleB = dgj::kScaleB,
                          kScaleBPitch = dgj::kScaleBPitch;
-    // Whole rounds of the ring for all kinds of tiles; fetching the longer loop takes many blocks to pay.
+    // Whole rounds of the ring for all kinds of tiles; fetching the longer loop takes many blocks to pay, and
+    // every KB of code above about 66 costs each call 0.1 us (docs/notes/grouped.md).
     static constexpr bool kRounds = kKBlocks % (kFewBlocks * kStages) == 0;
-    static constexpr bool kUnrolled = kRounds && kKBlocks > (kWaves == 1 ? 8 : 16);
+    static constexpr bool kUnrolled = kRounds && kWaves == 1 && kKBlocks > 8;
 };
 
-// first_piece, first_range: the warpgroup's, in the tile; weights: its place in a stage. The tile is read
-// again after its products: what it says is not kept in registers in between.
+// The tile is read again after its products: what it says is not kept in registers in between.
 template <u32 kWaves, u32 kCols>
 DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const GroupedArgs& args,
-                          const TileSlot& slot, u32 warpgroup, u32 first_piece, u32 first_range, u32 weights,
-                          u32 whole) {
+                          const TileSlot& slot, u32 warpgroup, const GroupTile& tile, const Share& share) {
+    const u32 first_piece = share.piece, first_range = (tile.col + share.col) / 128 - tile.col / 128;
+    const u32 weights = (tile.wide() ? kWideWeights : kManyWeights) + share.col / 64 * kPieceBytes;
     const TileOperands operands{
         .a = ptx::matrix_descriptor(smem.ring + first_piece * kPieceBytes),
         .b = ptx::matrix_descriptor(smem.ring + weights),
@@ -237,14 +231,15 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const 
         DGJ_UNROLL
         for (u32 i = 0; i < 2; i++)
             stage_rows<Out>(box + i * kBoxBytes, acc[i / kBoxCols], i % kBoxCols * 64);
-        sent = whole_boxes(kWaves == 2, whole, warpgroup);
-        if (whole != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
+        const GroupTile t = slot.read(smem.table);
+        sent = Share(t, warpgroup).whole(t);
+        if (t.whole != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
         if (sent == 3) return;
         ptx::sync_threads(1 + warpgroup, 128);
         boxes.read = true;
     }
     const GroupTile t = slot.read(smem.table);
-    const u32 row = t.row + first_piece * 64, col = t.col + (kWaves == 1 ? 0 : warpgroup * 64);
+    const u32 row = t.row + first_piece * 64, col = t.col + Share(t, warpgroup).col;
     DGJ_UNROLL
     for (u32 w = 0; w < kWaves; w++) {
         if ((sent >> w & 1) != 0) continue;
@@ -270,11 +265,10 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const 
 
 // ---- up to 32 rows ------------------------------------------------------------------------------
 
-template <u32 kTokens>
 DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& args, const TileSlot& slot,
                          const GroupTile& t, u32 warpgroup, Boxes& boxes) {
     const u32 lane = ptx::lane_index();
-    float acc[kTokens / 2] = {}, partial[kFewBlocks][kTokens / 2];
+    float acc[kFewRows / 2] = {}, partial[kFewBlocks][kFewRows / 2];
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
         u32 scales = smem.scales + rings.scales.stage * kScaleBytes, sfb = scales + kScaleB;
@@ -319,7 +313,7 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
     if constexpr (kOutput == Output::kF32) {
         const u32 n = col + ptx::thread_index() % 128 / 32 * 16 + lane / 4;
         DGJ_UNROLL
-        for (u32 i = 0; i < kTokens / 2; i++) {  // eight lanes write 32 contiguous bytes, a whole sector
+        for (u32 i = 0; i < kFewRows / 2; i++) {  // eight lanes write 32 contiguous bytes, a whole sector
             const u32 r = i / 4 * 8 + lane % 4 * 2 + i % 2, column = n + i % 4 / 2 * 8;
             if (column < kN && live.has(r))
                 ptx::store_global((float*)d_row(args, t.group, t.row + r) + column, acc[i]);
@@ -354,13 +348,6 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
     }
 }
 
-DGJ_DEVICE void skip_many(const Shared& smem, Rings& rings, Boxes& boxes, const TileSlot& slot,
-                          const GroupTile& t, u32 warpgroup) {
-    if (kOutput != Output::kF32 && t.whole != 0)
-        boxes.hand_over_none(smem.boxes, warpgroup, slot.at(smem.table));
-    skip(smem, rings, 1);
-}
-
 DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
     ptx::sync_warp();  // without K no other says that every lane has read what was told before
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
@@ -377,23 +364,17 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes&
         if (!more || kKBlocks == 0) release_scales(smem, rings);
         if (!more) continue;
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
-        if (t.wide()) {
-            if (warpgroup * 64 >= t.cols) skip_many(smem, rings, boxes, slot, t, warpgroup);
-            else
-                many_rows<2, 64>(smem, rings, boxes, args, slot, warpgroup, 0,
-                                 (t.col + warpgroup * 64) / 128 - t.col / 128,
-                                 kWideWeights + warpgroup * kPieceBytes, t.whole);
-        } else if (t.rows > kFewRows) {
-            if (warpgroup * 64 >= t.rows) skip_many(smem, rings, boxes, slot, t, warpgroup);
-            else
-                many_rows<1, 128>(smem, rings, boxes, args, slot, warpgroup, warpgroup, 0, kManyWeights,
-                                  t.whole);
-        } else if (warpgroup == 2) {
-            skip(smem, rings, kFewBlocks);
-        } else if (t.rows > kFewBoxRows) {
-            few_rows<32>(smem, rings, args, slot, t, warpgroup, boxes);
+        const Share share(t, warpgroup);
+        if (t.few() ? warpgroup >= t.pieces_of_b() : share.none(t)) {
+            if (kOutput != Output::kF32 && t.whole != 0)
+                boxes.hand_over_none(smem.boxes, warpgroup, slot.at(smem.table));
+            skip(smem, rings, t.few() ? kFewBlocks : 1);
+        } else if (t.few()) {
+            few_rows(smem, rings, args, slot, t, warpgroup, boxes);
+        } else if (share.two) {
+            many_rows<2, 64>(smem, rings, boxes, args, slot, warpgroup, t, share);
         } else {
-            few_rows<16>(smem, rings, args, slot, t, warpgroup, boxes);
+            many_rows<1, 128>(smem, rings, boxes, args, slot, warpgroup, t, share);
         }
     }
 }

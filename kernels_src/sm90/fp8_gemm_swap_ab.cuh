@@ -131,8 +131,8 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
             const u32 to = smem.scales + ring.stage * kStageBlocks * kScaleBytes,
                       full = smem.full + 8 * ring.stage;
             ptx::barrier_wait(smem.empty + 8 * ring.stage, ring.phase ^ 1);
-            load_scales<kTileCols, false>(sfa, bulk, to, kScaleBytes, token, args.m - token, first, count,
-                                          full);
+            load_scales<false>(sfa, bulk, to, kScaleBytes, token, kTileCols, args.m - token, first, count,
+                               full);
             if (lane < kScaleRows) {
                 DGJ_UNROLL
                 for (u32 i = 0; i < kStageBlocks; i++) {

@@ -9,7 +9,7 @@ from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 
 from deep_gemm_jit import _core
 
-WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, nothing
+WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, is half a tile of few rows
 PAGE = 6
 
 # In place of the kernel: the table is made as there, then a warp writes down what its walk says. After a tile
@@ -30,12 +30,12 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
         ptx::sync_block();
         const u32 pages = page_count(table, args);
         if (ptx::warp_index() == 0) {
-            for (GroupWalk walk(table, args); walk.valid(); walk.next()) {
+            for (GroupWalk walk(table, args); walk.item < walk.items(); walk.next()) {
                 const GroupTile t = walk.locate();
-                const u32 left = kN - t.col, cols = t.wide() ? t.cols : left < kTileCols ? left : kTileCols;
+                const u32 left = kN - t.col, cols = t.cols != 0 ? t.cols : left < kTileCols ? left : kTileCols;
                 if (ptx::lane_index() == 0) {
                     ptx::store_global_word4(out++, {t.group, t.row, t.rows, cols});
-                    ptx::store_global_word4(out++, {t.col, t.wide(), page, 0});
+                    ptx::store_global_word4(out++, {t.col, t.wide(), page, t.few() && t.cols != 0});
                 }
                 if (t.rows == 0) break;
             }
@@ -103,12 +103,12 @@ def check(n: int, form: int, owner: torch.Tensor, out: torch.Tensor) -> list[lis
     covered = torch.zeros(*planes.shape, n // 8, dtype=torch.uint8)
     lists = [block[: int((block[:, 0] < 0).nonzero()[0])].tolist() for block in out]
     for tiles in lists:
-        for at, (group, row, rows, cols, col, wide, page, _) in enumerate(tiles):
+        for at, (group, row, rows, cols, col, wide, page, half) in enumerate(tiles):
             if rows == 0:
                 last = at == len(tiles) - 1 or tiles[at + 1][PAGE] > page
                 assert last, "a block went on after it was told that nothing is left"
                 continue
-            most = (128, 192) if wide else (192, 128)
+            most = (128, 192) if wide else (32, 64) if half else (192, 128)
             assert 0 < rows <= most[0] and 0 < cols <= most[1] and col % 8 == cols % 8 == 0, (rows, col, cols)
             plane = group if form == COUNTS else 0
             owners = planes[plane, row : row + rows]
@@ -147,7 +147,7 @@ def test_every_row_and_column_of_every_group_is_computed_once(form, n):
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("n", [136, 584])
 def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):
-    generator, seen = random.Random(n + parts), set()
+    generator, seen, halves = random.Random(n + parts), set(), 0
     for form, groups in ((COUNTS, 3), (OFFSETS, 5), (ENDS, 35), (IDS, 4)):
         alignment, index, owner = draw(form, groups, 300, generator)
 
@@ -165,6 +165,7 @@ def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):
             lists = walk(blocks)
             assert sum(map(len, lists)) == total - left + left * parts
             for tiles in lists:
-                for _, _, rows, cols, _, wide, *_ in tiles[rounds:]:
+                for _, _, rows, cols, _, wide, _, half in tiles[rounds:]:
                     assert (cols if wide else rows) <= (64 if parts == 3 else 128)
-    assert seen == {0, 1}
+                    halves += half
+    assert seen == {0, 1} and halves > 0

@@ -36,6 +36,11 @@ KERNELS = [
     (OFFSETS, 1, "aligned", (300, 180), 264, 144, F16, 16),
     (COUNTS, 1, "rows", (250, 12), 264, 272, BF16, 19),
     (IDS, 64, "aligned", (193, 130), 328, 272, F32, 7),
+    (OFFSETS, 1, "aligned", (20, 9, 32), 264, 272, F16, 19),
+    (COUNTS, 1, "rows", (3, 0, 17), 200, 1168, F32, 12),
+    # Wide tiles with all of their columns, which are those of the scales' columns or not.
+    (OFFSETS, 1, "aligned", (250, 320), 392, 272, BF16, 1),
+    (ENDS, 8, "columns", (230, 3), 584, 400, F32, 2),
     # More groups than one warp makes the table for.
     (OFFSETS, 1, "columns", (3, 0, 40, 1) * 9, 136, 144, BF16, 2),
     (ENDS, 8, "rows", (0, 5, 33) * 11, 136, 144, F16, 3),
@@ -165,12 +170,14 @@ PROBLEMS = {
     "whole, then few": lambda: grouped.make(OFFSETS, (64, 5), 136, 272),
     "whole, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
+    "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
+    "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
     "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
 }
-SMS = {"cut columns": 4}  # others: 1
+SMS = {"cut columns": 4, "halves": 12}  # others: 1
 FAULTS = {
     "a warp's index is asked for by one lane alone": (
         "pages",
@@ -392,11 +399,18 @@ FAULTS = {
         "            release(smem, stage);\n            ptx::wgmma_wait<0>();",
         "a wgmma that",
     ),
-    "bytes of one box of tokens where two come": (
-        "mixed",
+    "bytes of a whole tile of weights where half of one comes": (
+        "halves",
         KERNEL,
-        "(two ? 2 : 1) * kFewBoxRows * 128",
-        "kFewBoxRows * 128",
+        "kFewBlocks * (boxes * kPieceBytes + kTokenBytes)",
+        "kFewBlocks * (kWeightBytes + kTokenBytes)",
+        "",
+    ),
+    "the third warpgroup of a wide tile has the columns of the first scale": (
+        "wide",
+        BOXES,
+        ": !two ? odd * 64 : odd ? 0 : 128;",
+        ": !two ? 0 : 128;",
         "",
     ),
     "a piece that is full in its first half counts as full": (
@@ -409,8 +423,8 @@ FAULTS = {
     "ids read past the end of a short unit": (
         "short unit",
         TABLE,
-        "begin + (at < rows ? at : 0)",
-        "begin + at",
+        "begin[u] + (at < rows[u] ? at : 0)",
+        "begin[u] + at",
         "outside every buffer",
     ),
     "row of D in 32 bits": ("far", ROWS, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
