@@ -99,8 +99,6 @@ FamilyText gemm_text(const KernelPlan& plan, const KernelShape& shape) {
     c.add("kClusterRows", plan.cluster_rows, "blocks below one another share B by multicast");
     c.add("kClusterCols", plan.cluster_cols, "blocks beside one another share A by multicast");
     c.add("kScaleChunk", kScaleChunk, "K blocks of scales on one barrier");
-    c.add("kStoreBoxes", shape.smem.store_boxes,
-          "8 KB boxes of a warpgroup, for 64x64 of D each on their way out");
     c.add("kSmemA", shape.smem.row_operand, "shared memory: A, kStages times kTileRows rows of 128 bytes");
     c.add("kSmemB", shape.smem.col_operand, "B, kStages times kTileCols rows of 128 bytes");
     c.add("kSmemD", shape.smem.staging, "D on its way out");

@@ -44,10 +44,8 @@ void add_gemm_plans(const GemmProblem& problem, std::vector<KernelPlan>& out) {
                         .waves = tile.waves};
         plan.tile_rows = 64 * tile.warpgroups * tile.waves;
         plan.tile_cols = tile.cols;
-        // A whole tile of D staged at once, if three stages are left beside it.
-        const std::uint32_t boxes = problem.d_dtype == DType::kF32 ? 1 : tile.waves * ((tile.cols + 63) / 64);
         plan.stages = 8;
-        while (plan.stages > 3 && (!fits(plan) || kernel_shape(plan).smem.store_boxes < boxes)) plan.stages--;
+        while (plan.stages > 3 && !fits(plan)) plan.stages--;
         if (fits(plan)) out.push_back(plan);
     }
 }

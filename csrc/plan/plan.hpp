@@ -47,8 +47,7 @@ inline constexpr std::uint32_t kScaleChunk = 4;  // kGemm: K blocks of scales th
 // Offsets into dynamic shared memory. "row" is the 64-row operand of WGMMA, "col" the other one.
 struct SmemLayout {
     std::uint32_t row_operand = 0, col_operand = 0, staging = 0, received = 0, scales = 0, barriers = 0;
-    std::uint32_t table = 0;        // kGemmGrouped: the groups
-    std::uint32_t store_boxes = 0;  // kGemm: 8 KB boxes of D that a warpgroup stages at a time
+    std::uint32_t table = 0;  // kGemmGrouped: the groups
     std::uint32_t bytes = 0;
 };
 

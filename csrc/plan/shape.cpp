@@ -23,23 +23,13 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
                                  4;
     l.col_operand = plan.stages * plan.tile_rows * 128;
     l.staging = l.col_operand + plan.stages * plan.tile_cols * 128;
-    const std::uint32_t boxes = plan.waves * ((plan.tile_cols + 63) / 64);
-    const std::uint32_t ring = 2 * kScaleChunk * scales;
-    const std::uint32_t barriers = plan.stages * 16 + 32 + plan.warpgroups * 16;
-    const std::uint32_t fixed = align(ring, 8) + barriers;
-    l.store_boxes = 1;  // FP32 sums on their way to rows of D need no more
-    if (plan.problem.d_dtype != DType::kF32) {
-        // As many boxes at a time as fit, so that a tile is written in the fewest rounds.
-        l.store_boxes = boxes;
-        while (l.store_boxes > 1 &&
-               (boxes % l.store_boxes != 0 ||
-                l.staging + plan.warpgroups * l.store_boxes * 8192 + fixed > kSm90SmemBytes))
-            l.store_boxes--;
-    }
-    l.received = l.staging + plan.warpgroups * l.store_boxes * 8192;
+    // Boxes of 8 KB: all of a tile of D, or FP32 sums on their way to rows of D, which need no more than one.
+    const bool sums = plan.problem.d_dtype == DType::kF32;
+    const std::uint32_t boxes = sums ? 1 : plan.waves * ((plan.tile_cols + 63) / 64);
+    l.received = l.staging + plan.warpgroups * boxes * 8192;
     l.scales = l.received;
-    l.barriers = align(l.scales + ring, 8);
-    l.bytes = l.barriers + barriers;
+    l.barriers = align(l.scales + 2 * kScaleChunk * scales, 8);
+    l.bytes = l.barriers + plan.stages * 16 + 32 + plan.warpgroups * 16;
     return l;
 }
 

@@ -17,7 +17,7 @@
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups,
 // kWaves, kStages, kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters,
-// kProducerRegisters, kStoreBoxes, kExtras, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block
+// kProducerRegisters, kExtras, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block
 // is zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most
 // 256, kTileCols a multiple of 32.
 #pragma once
@@ -207,22 +207,18 @@ DGJ_DEVICE void finish_tile(const GemmArgs& args, u32 staging, u32 first_row, u3
     }
 }
 
-// 16-bit output: boxes of 64 rows x 64 columns in shared memory, kStoreBoxes of them at a time, for a sender.
+// 16-bit output: boxes of 64 rows x 64 columns in shared memory, for a sender.
 DGJ_DEVICE void stage_boxes(const Shared& smem, u32 group, u32& phase,
                             const float (&acc)[kWaves][kTileCols / 2]) {
-    const u32 staging = smem.d + group * kStoreBoxes * kBoxBytes;
+    ptx::barrier_wait(smem.sent + 8 * group, phase ^ 1);
     DGJ_UNROLL
-    for (u32 first = 0; first < kBoxes; first += kStoreBoxes, phase ^= 1) {
-        ptx::barrier_wait(smem.sent + 8 * group, phase ^ 1);
-        DGJ_UNROLL
-        for (u32 slot = 0; slot < kStoreBoxes; slot++) {
-            const u32 w = (first + slot) / kBoxCols, box_col = (first + slot) % kBoxCols;
-            stage_rows<Out>(staging + slot * kBoxBytes, acc[w], box_col * 64);
-        }
-        ptx::fence_async_shared();
-        ptx::sync_warp();
-        ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * group);
-    }
+    for (u32 box = 0; box < kBoxes; box++)
+        stage_rows<Out>(smem.d + (group * kBoxes + box) * kBoxBytes, acc[box / kBoxCols],
+                        box % kBoxCols * 64);
+    ptx::fence_async_shared();
+    ptx::sync_warp();
+    ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * group);
+    phase ^= 1;
 }
 
 // One warp: sends what every second warpgroup from `first` on has staged. A tensor copy to global memory
@@ -231,27 +227,24 @@ DGJ_DEVICE void stage_boxes(const Shared& smem, u32 group, u32& phase,
 DGJ_DEVICE void send_boxes(const Shared& smem, const TensorMap& map_d, const GemmArgs& args, u32 first) {
     const bool leader = ptx::lane_index() == 0;
     u32 phase = 0;
-    for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next()) {
+    for (Tiles tiles(args.m, kN); tiles.valid(); tiles.next(), phase ^= 1) {
         u32 tile_row, tile_col;
         tiles.locate(tile_row, tile_col);
         DGJ_NO_UNROLL
-        for (u32 box = 0; box < kBoxes; box += kStoreBoxes, phase ^= 1) {
-            DGJ_NO_UNROLL
-            for (u32 group = first; group < kWarpgroups; group += 2) {
-                ptx::barrier_wait(smem.staged + 8 * group, phase);
-                ptx::sync_warp();  // every lane has seen it
-                if (!leader) continue;
-                DGJ_UNROLL
-                for (u32 slot = 0; slot < kStoreBoxes; slot++) {
-                    const u32 row = tile_row + group * kGroupRows + (box + slot) / kBoxCols * 64;
-                    const u32 col = tile_col + (box + slot) % kBoxCols * 64;
-                    if (row < args.m && col < kN)
-                        ptx::store_tile(&map_d, smem.d + (group * kStoreBoxes + slot) * kBoxBytes, col, row);
-                }
-                ptx::commit_stores();
-                ptx::wait_stores_read<0>();
-                ptx::barrier_arrive(smem.sent + 8 * group);
+        for (u32 group = first; group < kWarpgroups; group += 2) {
+            ptx::barrier_wait(smem.staged + 8 * group, phase);
+            ptx::sync_warp();  // every lane has seen it
+            if (!leader) continue;
+            DGJ_UNROLL
+            for (u32 box = 0; box < kBoxes; box++) {
+                const u32 row = tile_row + group * kGroupRows + box / kBoxCols * 64;
+                const u32 col = tile_col + box % kBoxCols * 64;
+                if (row < args.m && col < kN)
+                    ptx::store_tile(&map_d, smem.d + (group * kBoxes + box) * kBoxBytes, col, row);
             }
+            ptx::commit_stores();
+            ptx::wait_stores_read<0>();
+            ptx::barrier_arrive(smem.sent + 8 * group);
         }
     }
 }
@@ -287,7 +280,7 @@ DGJ_DEVICE void consume(const Shared& smem, const GemmArgs& args, u32 group) {
         float acc[kWaves][kTileCols / 2] = {};
         multiply_tile<MultiplyShape>(operands, rings, ScaleReader(sfa, kScalePitch, row), acc, release);
         if constexpr (kExtras)
-            finish_tile(args, smem.d + group * kStoreBoxes * 8192 + thread / 32 * 2048,
+            finish_tile(args, smem.d + group * kBoxBytes + thread / 32 * 2048,
                         row + group * kGroupRows + thread / 32 * 16, col, acc);
         else stage_boxes(smem, group, phase, acc);
     }
