@@ -148,7 +148,7 @@ FamilyText grouped_text(const KernelPlan& plan, const KernelShape& shape) {
             "GroupedArgs",
             {"a", "b", "few", "d"},
             "fp8_gemm_grouped(a, b, few, d, args)",
-            {16, 32, 64},
+            {32, 64},
             {64, plan.tile_cols},
             c.text()};
 }
