@@ -11,6 +11,7 @@
 // Constants: kN, kOutput, kWarpgroups; those of parts/groups.cuh.
 #pragma once
 
+#include "parts/group_walk.cuh"
 #include "parts/grouped_args.cuh"
 #include "parts/grouped_rows.cuh"
 #include "parts/groups.cuh"

@@ -3,6 +3,7 @@
 // Constants: kN, kOutput; those of parts/groups.cuh.
 #pragma once
 
+#include "parts/group_walk.cuh"
 #include "parts/grouped_args.cuh"
 #include "parts/groups.cuh"
 #include "parts/output.cuh"

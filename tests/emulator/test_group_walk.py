@@ -15,7 +15,7 @@ PAGE = 6
 # In place of the kernel: the table is made as there, then a warp writes down what its walk says. After a tile
 # without rows all leave the page.
 WALK = """
-#include "parts/groups.cuh"
+#include "parts/group_walk.cuh"
 DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     using namespace dgj;
     const GroupTable table(ptx::shared_base());
@@ -32,7 +32,8 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
         if (ptx::warp_index() == 0) {
             for (GroupWalk walk(table, args); walk.item < walk.items(); walk.next()) {
                 const GroupTile t = walk.locate();
-                const u32 left = kN - t.col, cols = t.cols != 0 ? t.cols : left < kTileCols ? left : kTileCols;
+                const u32 left = kN - t.col, tile = left < kTileCols ? left : kTileCols;
+                const u32 cols = t.cols != 0 ? t.cols : tile;
                 if (ptx::lane_index() == 0) {
                     ptx::store_global_word4(out++, {t.group, t.row, t.rows, cols});
                     ptx::store_global_word4(out++, {t.col, t.wide(), page, t.few() && t.cols != 0});

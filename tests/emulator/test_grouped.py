@@ -158,6 +158,7 @@ def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
 
 
 KERNEL, TABLE, ROWS = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh", "parts/grouped_rows.cuh"
+WALK = "parts/group_walk.cuh"
 BOXES = "parts/grouped_boxes.cuh"
 # Few rows, unaligned and aligned, and whole pieces: plain and bulk copies of scales take turns.
 MIXED = (OFFSETS, (13, 301, 3, 20, 200), 136, 2320)
@@ -379,7 +380,7 @@ FAULTS = {
     ),
     "a tile told before every lane has written its part": (
         "mixed",
-        TABLE,
+        WALK,
         "        ptx::sync_warp();  // one lane says that it is there\n",
         "",
         "",
@@ -415,7 +416,7 @@ FAULTS = {
     ),
     "a piece that is full in its first half counts as full": (
         "pieces",
-        TABLE,
+        WALK,
         "(full >> 2 * p & 3) == 3",
         "(full >> 2 * p & 1) == 1",
         "a row of no group was written",

@@ -1,0 +1,190 @@
+// Which tiles a block of an M-grouped kernel takes, and what their rows are, from the table of groups:
+//
+//   table (parts/groups.cuh)  --GroupWalk-->  tiles of this block, one after the other
+//   one warp  tile, which of its rows are live  --TileSlot-->  everybody else
+//
+// Constants: kN, kTileRows, kTileCols, kWideCols, kRaster.
+#pragma once
+
+#include "parts/grouped_args.cuh"
+#include "parts/groups.cuh"
+#include "ptx/base.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/warp.cuh"
+
+namespace dgj {
+
+struct GroupTile {
+    u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
+    u32 cols;       // of a wide tile, up to kWideCols that D has; of half a tile of few rows; or 0
+    u32 whole = 0;  // bit p, as told: all 64 rows of piece p are live
+    DGJ_DEVICE bool few() const { return rows <= kFewRows; }
+    DGJ_DEVICE bool wide() const { return cols != 0 && !few(); }
+    DGJ_DEVICE u32 pieces_of_b() const { return cols == 0 ? 2 : (cols + 63) / 64; }
+    // To and from 16 bytes of shared memory. Who reads is a whole warp, to which it is uniform: see locate().
+    DGJ_DEVICE void write_to(u32 place) const {
+        ptx::store_shared_word4(place, {group, row, rows | cols << 16 | whole << kWholeShift, col});
+    }
+    DGJ_DEVICE static GroupTile read_from(u32 place) {
+        const Word4 w = ptx::load_shared_word4(place);
+        const u32 extent = ptx::shuffle(w.z, 0);
+        return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff,
+                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kWholeShift};
+    }
+};
+
+// Which of a tile's rows are the group's: with ids, rows of nobody lie between its rows. A bit a row, the
+// 32 rows from 32 * i on in lane i.
+struct LiveRows {
+    u32 bits = 0;
+    LiveRows() = default;
+    DGJ_DEVICE LiveRows(const GroupedArgs& args, const GroupTile& t) {
+        constexpr u32 kWords = kTileRows / 32;
+        const u32 lane = ptx::lane_index();
+        i32 id[kWords];
+        DGJ_UNROLL
+        for (u32 i = 0; i < kWords; i++) {  // all loads before the first vote
+            const u32 r = i * 32 + lane;
+            id[i] = r < t.rows ? (i32)t.group : -1;
+            if (r < t.rows && args.form == kFormIds) id[i] = ptx::load_global_i32(args.index + t.row + r);
+        }
+        DGJ_UNROLL
+        for (u32 i = 0; i < kWords; i++) {
+            const u32 live = ptx::ballot(id[i] == (i32)t.group);
+            if (lane == i) bits = live;
+        }
+    }
+    // Bit p: all rows of piece p. For a whole warp.
+    DGJ_DEVICE u32 whole() const {
+        const u32 full = ptx::ballot(bits == ~0u);
+        u32 pieces = 0;
+        DGJ_UNROLL
+        for (u32 p = 0; p < kTileRows / 64; p++) pieces |= (u32)((full >> 2 * p & 3) == 3) << p;
+        return pieces;
+    }
+};
+struct LiveMask {  // of 64 rows
+    u32 low, high;
+    DGJ_DEVICE bool has(u32 r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+};
+
+// One warp tells the others which tile is next, kTileSlots in turn; no rows: that was the last one of the
+// page.
+struct TileSlot {
+    u32 number = 0;
+    DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
+    DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
+    DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
+    // For whole warps, as read() is. Goes on to the next place. Returns the tile's whole pieces.
+    DGJ_DEVICE u32 tell(const GroupTable& table, GroupTile t, const LiveRows& live) {
+        const u32 lane = ptx::lane_index();
+        t.whole = live.whole();
+        if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
+        if (lane == 0) t.write_to(at(table));
+        ptx::sync_warp();  // one lane says that it is there
+        advance();
+        return t.whole;
+    }
+    DGJ_DEVICE GroupTile read(const GroupTable& table) const { return GroupTile::read_from(at(table)); }
+    DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
+        const u32 mask = at(table) + 16 + 8 * piece;
+        return {ptx::load_shared_u32(mask), ptx::load_shared_u32(mask + 4)};
+    }
+};
+
+// A block's tiles of one page: every grid-th one. Within a segment, kRaster row tiles are walked together,
+// column by column, so that what is in flight shares A and B in L2, and no weight is read twice from memory
+// for few rows. If the last round has work for half of the blocks at most, its tiles are cut in two, and in
+// three where that still leaves a block for each part: a warpgroup alone with 64 rows or columns is done in
+// half the time of three. Tiles of few rows are cut in two halves of their columns.
+struct GroupWalk {
+    const GroupTable& table;
+    const GroupedArgs& args;
+    u32 item;  // the first `whole` are tiles, after them `parts` make one
+    DGJ_DEVICE GroupWalk(const GroupTable& t, const GroupedArgs& a)
+        : table(t), args(a), item(ptx::block_index()) {}
+    // Read again each time: registers are scarcer than this is slow.
+    DGJ_DEVICE u32 items() const { return ptx::load_shared_u32(table.items); }
+    DGJ_DEVICE bool last() const { return item + ptx::grid_size() >= items(); }
+    DGJ_DEVICE void next() { item += ptx::grid_size(); }
+
+    // The last segment whose first tile is not past this one. Segments that are not there start past all.
+    DGJ_DEVICE u32 find(u32 tile) const {
+        constexpr u32 kStep = kSegments / 32;
+        const u32 lane = ptx::lane_index();
+        const auto starts = [&](u32 s) { return ptx::load_shared_u32(table.first_tile + 4 * s) <= tile; };
+        if (one_warp_builds(args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
+        const u32 group = ptx::count_ones(ptx::ballot(starts(lane * kStep))) - 1;
+        return group * kStep + ptx::count_ones(ptx::ballot(lane < kStep && starts(group * kStep + lane))) - 1;
+    }
+
+    // For whole warps. What is read from the table is made uniform (known to be equal in all lanes):
+    // addresses and coordinates that are not would cost a loop over the lanes at each tensor copy and each
+    // WGMMA. No rows: nothing is left for this block.
+    DGJ_DEVICE GroupTile locate() const {
+        if (item >= items()) return {};
+        const u32 whole = ptx::shuffle(ptx::load_shared_u32(table.whole), 0);
+        u32 tile = item, part = 0, size = 0;  // of the tile's rows or columns, `size` from part * size on
+        if (item >= whole) {
+            const u32 parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0), over = item - whole;
+            part = parts == 3 ? over % 3 : parts == 2 ? over % 2 : 0;
+            size = parts == 3 ? 64 : parts == 2 ? 128 : 0;
+            tile = whole + (parts == 3 ? over / 3 : parts == 2 ? over / 2 : over);
+        }
+        const u32 segment = ptx::shuffle(find(tile), 0);
+        Segment s = table.segment(segment);
+        s.row = ptx::shuffle(s.row, 0);
+        s.end = ptx::shuffle(s.end, 0);
+        s.group = ptx::shuffle(s.group, 0);
+        const u32 in_segment = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
+        const u32 rows = s.end - s.row;
+        const RowTiles kinds(rows);
+        // Whole bands of full tiles; then spans of columns that full and wide tiles share, for the rows left.
+        const u32 lead = kinds.full == 0 ? 0 : (kinds.full - 1) / kRaster * kRaster, full = kinds.full - lead;
+        u32 begin = 0, extent, col, cols = 0;
+        if (kinds.full + kinds.wide == 1) {  // without divisions, for a quick start
+            col = in_segment * kTileCols;
+        } else if (in_segment < lead * kColTiles) {
+            const u32 band = in_segment / (kRaster * kColTiles),
+                      in_band = in_segment - band * (kRaster * kColTiles);
+            begin = (band * kRaster + in_band % kRaster) * kTileRows;
+            col = in_band / kRaster * kTileCols;
+        } else {
+            constexpr u32 kSpan = 3 * kTileCols, kSpans = kN / kSpan;
+            static_assert(kSpan == 2 * kWideCols, "a span is whole tiles of both kinds");
+            const u32 in_rest = in_segment - lead * kColTiles, in_span = full * 3 + kinds.wide * 2;
+            const u32 span = in_rest / in_span, at = in_rest - span * in_span;
+            const u32 full_tiles = full * (span < kSpans ? 3 : kColTiles - kSpans * 3);
+            if (at < full_tiles) {
+                const u32 in_row = at / full;
+                begin = (lead + at - in_row * full) * kTileRows;
+                col = span * kSpan + in_row * kTileCols;
+            } else {
+                const u32 in_row = (at - full_tiles) / kinds.wide;
+                begin = kinds.full * kTileRows + (at - full_tiles - in_row * kinds.wide) * kWideRows;
+                col = span * kSpan + in_row * kWideCols;
+                cols = kN - col < kWideCols ? kN - col : kWideCols;
+            }
+        }
+        extent = cols == 0 ? kTileRows : kWideRows;
+        if (begin + extent > rows) extent = rows - begin;
+        if (size != 0) {  // rows of a full tile, columns of a wide one and of few rows
+            if (cols == 0 && extent <= kFewRows)
+                cols = kN - col < kTileCols ? kN - col : kTileCols, size = 64;
+            const u32 from = part * size, all = cols == 0 ? extent : cols;
+            const u32 left = from < all ? all - from : 0, take = left < size ? left : size;
+            if (cols == 0) {
+                begin += from;
+                extent = take;
+            } else {
+                col += from;
+                cols = take;
+                if (take == 0) extent = 0;
+            }
+        }
+        return {s.group, s.row + begin, extent, col, cols};
+    }
+};
+
+}  // namespace dgj
