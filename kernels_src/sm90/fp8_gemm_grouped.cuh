@@ -1,6 +1,7 @@
 // D[r, n] = sum_k A[r, k] * B[g(r), n, k] for rows r in groups of any size: A e4m3 with an fp32 scale per
 // 1x128, B e4m3 [G, N, K] with one per 128x128, promoted every 128 of K as in fp8_gemm.cuh, with the same
-// bits. One launch whose tiles follow the groups (parts/group_walk.cuh) and are multiplied in one of three ways:
+// bits. One launch whose tiles follow the groups (parts/group_walk.cuh) and are multiplied in one of three
+// ways:
 //
 //   more than 32 rows, 128 columns: A is the 64-row operand, a piece of 64 rows a warpgroup
 //       stage, 128 of K  | A: up to 3 x [64 rows x 128] (24 KB) | B: 2 x [64 x 128] |

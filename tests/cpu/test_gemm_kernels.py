@@ -10,6 +10,8 @@ from deep_gemm_jit import _core
 SHAPES = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
 SHAPES += [(4096, 1408)]  # blocks of K that do not fill the last stage
 OTHER_OUTPUTS = ("float16", "float32")  # of one shape: the epilogue is all that changes
+GROUPED = [(4096, 7168), (7168, 2048), (2048, 768)]  # full tiles unrolled, twice, and not
+MOST_GROUPED_BYTES = 69 << 10  # of code: a KB more costs each call 0.1 us (docs/notes/grouped.md)
 
 
 def plans():
@@ -17,6 +19,8 @@ def plans():
     n, k = 4096, 7168
     problems += [_core.GemmProblem(n=n, k=k, d_dtype=dtype) for dtype in OTHER_OUTPUTS]
     problems += [_core.GemmProblem(n=n, k=k, d_dtype=dtype, extras=True) for dtype in ("bfloat16", "float16")]
+    problems += [_core.GemmProblem(n=n, k=k, layout="m_grouped") for n, k in GROUPED]
+    problems += [_core.GemmProblem(n=n, k=k, d_dtype=dtype, layout="m_grouped") for dtype in OTHER_OUTPUTS]
     return {str(plan): plan for problem in problems for plan in _core.all_plans(problem, "h200")}
 
 
@@ -43,12 +47,15 @@ def test_a_problem_has_few_plans():
         assert 1 <= len(_core.all_plans(_core.GemmProblem(n=n, k=k, d_dtype="bfloat16"), "h200")) <= 10
 
 
-@pytest.mark.parametrize("line", PLANS)
+@pytest.mark.parametrize("line", PLANS, ids=str)
 def test_kernel_compiles_cleanly(line, tmp_path):
     kernel = _core.compile_uncached(_core.emit(PLANS[line]))
     report = kernel["report"]
     assert report["spill_stores"] == report["spill_loads"] == report["stack_bytes"] == 0, kernel["log"]
     assert report["advisories"] == []
-    loop = innermost_loop_around_the_tensor_core(disassembly(kernel["cubin"], tmp_path))
+    code = disassembly(kernel["cubin"], tmp_path)
+    loop = innermost_loop_around_the_tensor_core(code)
     slow = r"\b(LDL|STL|LD\.E|ST\.E|CCTL\S*|ERRBAR)\b|\bMEMBAR\.(?!\S*CTA)\S*"
     assert not [text for text in loop if re.search(slow, text)]
+    if PLANS[line].family == "gemm_grouped":
+        assert 16 * len(re.findall(r"/\*[0-9a-f]{4,5}\*/", code)) <= MOST_GROUPED_BYTES
