@@ -60,10 +60,10 @@ struct Boxes {
         hand_over(smem, warpgroup, tile, false);
     }
 };
+
 // What a warpgroup has of a tile of more than 32 rows: a piece by 128 columns, or both pieces of a wide one
-// by
-// 64. Products of 128 columns read shared memory less often, so that only the third warpgroup of a wide tile
-// has 64, if all columns are there; the 128 are those of one scale of B.
+// by 64. Products of 128 columns read shared memory less often, so that only the third warpgroup of a wide
+// tile has 64, if all columns are there; the 128 are those of one scale of B.
 struct Share {
     bool two;
     u32 piece, col;  // in the tile

@@ -8,13 +8,13 @@
 //   offsets  running maximum                     -> one segment a group
 //   counts   clamp                               -> one segment a group, each in its own plane of A
 //
-//   segments -> row tiles times column tiles -> prefix sums -> from the number of a tile to its segment by
-//   binary search
+//   segments -> row tiles times column tiles -> prefix sums, in which parts/group_walk.cuh finds a tile's
+//   segment
 //
 // The table holds kSegments; more are taken in pages of that many, one after the other. Values out of range
 // are clamped as dgj::GroupForm says: nothing here can fault on data.
 //
-// Constants: kN, kTileRows, kTileCols, kWideCols, kRaster.
+// Constants: kN, kTileRows, kTileCols, kWideCols.
 #pragma once
 
 #include "parts/grouped_args.cuh"

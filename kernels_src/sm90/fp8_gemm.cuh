@@ -17,9 +17,9 @@
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows, kTileCols, kWarpgroups,
 // kWaves, kStages, kClusterRows, kClusterCols, kRaster, kScaleChunk, kOutput, kConsumerRegisters,
-// kProducerRegisters, kExtras, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block
-// is zero-filled by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most
-// 256, kTileCols a multiple of 32.
+// kProducerRegisters, kExtras, kSmem*. Limits: kN % 8 == 0, kK % 16 == 0 (a partial last block is zero-filled
+// by TMA), kTileRows / kClusterCols and kTileCols / kClusterRows multiples of 8 and at most 256, kTileCols a
+// multiple of 32.
 #pragma once
 
 #include "parts/gemm_args.cuh"
