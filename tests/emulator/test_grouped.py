@@ -7,7 +7,7 @@ from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
-# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (16, 32), of one to
+# form, alignment, scales, rows of the groups, n, k, dtype of D, SMs. Groups of few rows (up to 32), of one to
 # five pieces of 64 and of several tiles; K with a whole and a partial last block, odd and even numbers of
 # blocks, more than both rings hold, and as many as the unrolled loop needs; columns that leave a warpgroup
 # of a wide tile without work.
@@ -174,6 +174,7 @@ PROBLEMS = {
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
     "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
+    "full units": lambda: grouped.make(IDS, (128, 256), 8, 144, alignment=128, seed=3),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
@@ -427,6 +428,13 @@ FAULTS = {
         "begin[u] + (at < rows[u] ? at : 0)",
         "begin[u] + at",
         "outside every buffer",
+    ),
+    "ids of a unit compared with that of the lane's own unit": (
+        "full units",
+        TABLE,
+        "(i32)ptx::shuffle((u32)own, from[u])",
+        "own",
+        "",
     ),
     "row of D in 32 bits": ("far", ROWS, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
     "plane of D in 32 bits": (
