@@ -24,7 +24,10 @@ KERNELS = [
     (257, 136, 528, 1, F32, {**GEMM, "tile_rows": 256, "tile_cols": 128}, {"c": True, "alpha": 0.25}),
     (200, 72, 400, 1, F16, {**GEMM, "tile_rows": 192}, {"bias": F16}),
     (1, 8, 16, 1, BF16, {**GEMM}, {}),
-    # loops that are unrolled, since each tile starts at stage 0 (parts/multiply.cuh)
+    (200, 264, 272, 1, F16, {**GEMM, "tile_cols": 192}, {}),
+    (300, 136, 400, 1, BF16, {**GEMM, "tile_rows": 256}, {}),
+    (129, 136, 272, 1, BF16, {**GEMM, "tile_rows": 128, "tile_cols": 128}, {}),
+    # rounds of the ring that end with the tile
     (400, 136, 1424, 1, BF16, {**GEMM, "tile_rows": 192}, {"scales": "columns"}),
     (200, 72, 1536, 1, F32, {**GEMM, "tile_rows": 192}, {"scales": "aligned"}),
     # clusters: a unit that is not whole, in each direction
@@ -99,18 +102,22 @@ MODEL_SHAPES += [(576, 7168), (1024, 8192), (5120, 12288), (256, 6144), (4096, 1
 
 
 def tile_class(plan) -> tuple:
-    return plan.family, plan.tile_rows, plan.tile_cols, plan.stage_blocks, plan.split_k > 1, plan.reuse_ring
+    """With how D leaves, which in one family is by tensor copies or, where something is added, by threads."""
+    tile = plan.tile_rows, plan.tile_cols, plan.stage_blocks, plan.split_k > 1, plan.reuse_ring
+    return plan.family, *tile, plan.shape["d_box_rows"] != 0
 
 
 def test_every_tile_class_that_the_planner_chooses_is_run():
     run = set()
-    for m, n, k, _, dtype, fields, _ in KERNELS:
+    for m, n, k, _, dtype, fields, options in KERNELS:
         plan = plans.find(_core.GemmProblem(n=n, k=k, d_dtype=dtype), m, **fields)
+        plan = plans.for_call(plan, not {"c", "bias", "alpha"}.isdisjoint(options))
         run.add(tile_class(getattr(plan, "plan", plan)))
     chosen = {
         tile_class(plan)
         for n, k in MODEL_SHAPES
-        for plan in _core.all_plans(_core.GemmProblem(n=n, k=k), "h200")
+        for extras in (False, True)
+        for plan in _core.all_plans(_core.GemmProblem(n=n, k=k, extras=extras), "h200")
     }
     assert len(chosen) > 10
     assert not chosen - run
