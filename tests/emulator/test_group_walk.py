@@ -11,6 +11,7 @@ from deep_gemm_jit import _core
 
 WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, is half a tile of few rows
 PAGE = 6
+FEW = 32  # kFewRows
 
 # In place of the kernel: the table is made as there, then a warp writes down what its walk says. After a tile
 # without rows all leave the page.
@@ -86,12 +87,14 @@ def tiles_of(n: int, form: int, index, owner, groups: int, alignment: int, block
 
 
 def counts_of(groups: int, largest: int, generator: random.Random) -> list[int]:
-    """Rows of groups: none, few, around multiples of a piece of 64, any."""
+    """Rows of groups: none, few, as many as few can be, around multiples of a piece of 64, any."""
 
     def one() -> int:
-        kind = generator.randrange(4)
+        kind = generator.randrange(5)
         if kind < 2:
             return generator.randint(0, 40) * kind
+        if kind == 4:
+            return FEW
         any_rows = generator.randint(0, largest)
         return any_rows if kind == 2 else max(0, any_rows // 64 * 64 + generator.randint(-1, 1))
 
@@ -109,7 +112,8 @@ def check(n: int, form: int, owner: torch.Tensor, out: torch.Tensor) -> list[lis
                 last = at == len(tiles) - 1 or tiles[at + 1][PAGE] > page
                 assert last, "a block went on after it was told that nothing is left"
                 continue
-            most = (128, 192) if wide else (32, 64) if half else (192, 128)
+            most = (128, 192) if wide else (FEW, 64) if half else (192, 128)
+            assert not (wide and half)
             assert 0 < rows <= most[0] and 0 < cols <= most[1] and col % 8 == cols % 8 == 0, (rows, col, cols)
             plane = group if form == COUNTS else 0
             owners = planes[plane, row : row + rows]
@@ -166,7 +170,10 @@ def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):
             lists = walk(blocks)
             assert sum(map(len, lists)) == total - left + left * parts
             for tiles in lists:
-                for _, _, rows, cols, _, wide, _, half in tiles[rounds:]:
+                for group, _, rows, cols, _, wide, _, half in tiles[rounds:]:
                     assert (cols if wide else rows) <= (64 if parts == 3 else 128)
+                    # With ids there may be holes.
+                    few = form != IDS and 0 < rows and int((owner == group).sum()) <= FEW
+                    assert cols <= 64 or not few, "a tile of few rows is whole"
                     halves += half
     assert seen == {0, 1} and halves > 0
