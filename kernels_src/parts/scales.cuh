@@ -25,8 +25,8 @@ struct ScaleStrides {  // element (m, kb) at sfa[m * m_stride + kb * k_stride]
     DGJ_DEVICE u32 skew(u32 row, u32 kb) const { return ((u32)((u64)sfa / 4) + row + kb * (u32)k) & 3; }
 };
 
-// All lanes of one warp call, and then arrive with barrier_arrive_after_copies. K block kb + i goes to
-// to + i * pitch; kQuads: kb is a multiple of 4 and count at most 4.
+// All lanes of one warp call, and then arrive with barrier_arrive_after_copies. K block kb + i of `rows` rows
+// goes to to + i * pitch; kQuads: kb is a multiple of 4 and count at most 4.
 template <bool kQuads>
 DGJ_DEVICE void load_scales(const ScaleStrides& from, bool bulk, u32 to, u32 pitch, u32 row, u32 rows,
                             u32 rows_left, u32 kb, u32 count, u32 barrier) {

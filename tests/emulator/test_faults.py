@@ -419,8 +419,8 @@ FAULTS = [
         "scales fetched of blocks past K",
         "bulk scales",
         SWAP,
-        "token, args.m - token, first, count, full);",
-        "token, args.m - token, first, kStageBlocks, full);",
+        "kTileCols, args.m - token, first, count,",
+        "kTileCols, args.m - token, first, kStageBlocks,",
         "outside every buffer|past the end",
     ),
     Fault(
@@ -491,8 +491,8 @@ FAULTS = [
         "scales of the last rows fetched without their skew",
         "columns",
         SCALES,
-        "(rows_left < kRows ? rows_left : kRows) + skew + 3",
-        "(rows_left < kRows ? rows_left : kRows) + 3",
+        "(rows_left < rows ? rows_left : rows) + skew + 3",
+        "(rows_left < rows ? rows_left : rows) + 3",
         WRONG,
     ),
     Fault(
