@@ -26,8 +26,7 @@ SmemLayout gemm_layout(const KernelPlan& plan) {
     // Boxes of 8 KB: all of a tile of D, or FP32 sums on their way to rows of D, which need no more than one.
     const bool sums = plan.problem.d_dtype == DType::kF32;
     const std::uint32_t boxes = sums ? 1 : plan.waves * ((plan.tile_cols + 63) / 64);
-    l.received = l.staging + plan.warpgroups * boxes * 8192;
-    l.scales = l.received;
+    l.scales = l.staging + plan.warpgroups * boxes * 8192;
     l.barriers = align(l.scales + 2 * kScaleChunk * scales, 8);
     l.bytes = l.barriers + plan.stages * 16 + 32 + plan.warpgroups * 16;
     return l;

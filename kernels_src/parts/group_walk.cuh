@@ -1,7 +1,7 @@
 // Which tiles a block of an M-grouped kernel takes, and what their rows are, from the table of groups:
 //
-//   table (parts/groups.cuh)  --GroupWalk-->  tiles of this block, one after the other
-//   one warp  tile, which of its rows are live  --TileSlot-->  everybody else
+//   table (parts/groups.cuh)          --GroupWalk-->  this block's tiles, for the two producing warps
+//   tile, ids of its rows (one warp)  --TileSlot-->   tile and live rows, for consumers and senders
 //
 // Constants: kN, kTileRows, kTileCols, kWideCols, kRaster.
 #pragma once
@@ -14,6 +14,9 @@
 #include "ptx/warp.cuh"
 
 namespace dgj {
+
+constexpr u32 kWholeShift = 28;  // in a slot's word of rows and columns
+constexpr u32 kWideRows = 128;   // of a tile of kWideCols columns
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
@@ -170,8 +173,10 @@ struct GroupWalk {
         extent = cols == 0 ? kTileRows : kWideRows;
         if (begin + extent > rows) extent = rows - begin;
         if (size != 0) {  // rows of a full tile, columns of a wide one and of few rows
-            if (cols == 0 && extent <= kFewRows)
-                cols = kN - col < kTileCols ? kN - col : kTileCols, size = 64;
+            if (cols == 0 && extent <= kFewRows) {
+                cols = kN - col < kTileCols ? kN - col : kTileCols;
+                size = 64;
+            }
             const u32 from = part * size, all = cols == 0 ? extent : cols;
             const u32 left = from < all ? all - from : 0, take = left < size ? left : size;
             if (cols == 0) {

@@ -31,9 +31,7 @@ constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each
 constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
 constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
-constexpr u32 kWholeShift = 28;     // in a slot's word of rows and columns
 constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
-constexpr u32 kWideRows = 128;      // of a tile of kWideCols columns
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
