@@ -14,7 +14,7 @@ constexpr std::int64_t kAnyRows = 1;  // plans of grouped problems do not depend
 struct ThreadState {
     RecentProblems problems;
     TensorMapCache<16, TwoBoxesMapKey> a_maps;
-    TensorMapCache<16, MatricesMapKey> d_maps;
+    TensorMapCache<16, EndedMapKey> d_maps;
     TensorMapCache<128, MatricesMapKey> b_maps;
     GroupedArgs args;
     LastLaunch& last = last_launch();
@@ -69,7 +69,7 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const MNode& node,
     }
     if (shape.d_box_rows != 0)
         d = t.d_maps.find_or_encode(
-            map_key(call, call.d, call.ldd, call.d_group, call.n, shape.d_box_rows, call.d_dtype), "d");
+            {map_key(call, call.d, call.ldd, call.d_group, call.n, shape.d_box_rows, call.d_dtype)}, "d");
     t.args = {call.sfa,
               call.sfb,
               call.d,

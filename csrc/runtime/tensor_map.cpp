@@ -1,5 +1,7 @@
 #include "runtime/tensor_map.hpp"
 
+#include <array>
+
 #include "base/error.hpp"
 #include "runtime/driver.hpp"
 
@@ -17,18 +19,39 @@ CUtensorMapDataType map_type(DType dtype) {
     }
 }
 
+// dims: innermost first; pitches: of every dimension but that, in bytes. The box is one in dimensions past
+// the second.
+template <std::size_t kRank>
+CUresult encode(CUtensorMap& map, DType dtype, std::uint64_t address,
+                const std::array<cuuint64_t, kRank>& dims, const std::array<cuuint64_t, kRank - 1>& pitches,
+                std::uint32_t box_rows) {
+    std::array<cuuint32_t, kRank> box, steps;
+    box.fill(1);
+    steps.fill(1);
+    box[0] = kBoxBytes / static_cast<cuuint32_t>(size_of(dtype));
+    box[1] = box_rows;
+    return driver().tensor_map_encode_tiled(
+        &map, map_type(dtype), kRank, reinterpret_cast<void*>(address), dims.data(), pitches.data(),
+        box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // "none" fills with zeros; the other choice is NaN
+}
+
+void check(CUresult r, const MatricesMapKey& key, const char* name) {
+    if (r == CUDA_SUCCESS) return;
+    fail(ErrorKind::kRuntime,
+         "cuTensorMapEncodeTiled failed for {} [{}, {}, {}] {} at {:#x}, row pitch {} bytes, {} bytes from "
+         "matrix to matrix, box of {} rows: {}",
+         name, key.matrices, key.rows, key.inner, name_of(key.dtype), key.address, key.pitch_bytes,
+         key.step_bytes, key.box_rows, describe(r));
+}
+
 }  // namespace
 
 CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name) {
     alignas(64) CUtensorMap map{};
-    const cuuint64_t dims[] = {key.inner, key.rows};
-    const cuuint64_t pitches[] = {key.pitch_bytes};  // of every dimension but the innermost
-    const cuuint32_t box[] = {kBoxBytes / static_cast<cuuint32_t>(size_of(key.dtype)), key.box_rows};
-    const cuuint32_t steps[] = {1, 1};
-    const CUresult r = driver().tensor_map_encode_tiled(
-        &map, map_type(key.dtype), 2, reinterpret_cast<void*>(key.address), dims, pitches, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // "none" fills with zeros; the other choice is NaN
+    const CUresult r = encode<2>(map, key.dtype, key.address, {key.inner, key.rows}, {key.pitch_bytes},
+                                 key.box_rows);
     if (r != CUDA_SUCCESS)
         fail(ErrorKind::kRuntime,
              "cuTensorMapEncodeTiled failed for {} [{}, {}] {} at {:#x}, row pitch {} bytes, box "
@@ -40,29 +63,26 @@ CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name) {
 
 CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name) {
     alignas(64) CUtensorMap map{};
-    const cuuint64_t dims[] = {key.inner, key.rows, key.matrices};
-    const cuuint64_t pitches[] = {key.pitch_bytes, key.step_bytes};
-    const cuuint32_t box[] = {kBoxBytes / static_cast<cuuint32_t>(size_of(key.dtype)), key.box_rows, 1};
-    const cuuint32_t steps[] = {1, 1, 1};
-    const CUresult r = driver().tensor_map_encode_tiled(
-        &map, map_type(key.dtype), 3, reinterpret_cast<void*>(key.address), dims, pitches, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (r != CUDA_SUCCESS)
-        fail(ErrorKind::kRuntime,
-             "cuTensorMapEncodeTiled failed for {} [{}, {}, {}] {} at {:#x}, row pitch {} bytes, {} bytes "
-             "from "
-             "matrix to "
-             "matrix, box of {} rows: {}",
-             name, key.matrices, key.rows, key.inner, name_of(key.dtype), key.address, key.pitch_bytes,
-             key.step_bytes, key.box_rows, describe(r));
+    check(encode<3>(map, key.dtype, key.address, {key.inner, key.rows, key.matrices},
+                    {key.pitch_bytes, key.step_bytes}, key.box_rows),
+          key, name);
+    return map;
+}
+
+CUtensorMap encode_tensor_map(const EndedMapKey& key, const char* name) {
+    alignas(64) CUtensorMap map{};
+    const MatricesMapKey& m = key.matrices;
+    check(encode<4>(map, m.dtype, m.address - m.box_rows * m.pitch_bytes,
+                    {m.inner, m.box_rows, m.rows + 1, m.matrices},
+                    {m.pitch_bytes, m.pitch_bytes, m.step_bytes}, m.box_rows),
+          m, name);
     return map;
 }
 
 TwoBoxesMaps encode_tensor_map(const TwoBoxesMapKey& key, const char* name) {
     MatricesMapKey few = key.matrices;
     few.box_rows = key.few_box_rows;
-    return {encode_tensor_map(key.matrices, name), encode_tensor_map(few, name)};
+    return {encode_tensor_map(EndedMapKey{key.matrices}, name), encode_tensor_map(EndedMapKey{few}, name)};
 }
 
 }  // namespace dgj::runtime

@@ -37,7 +37,15 @@ struct MatricesMapKey {
     bool operator==(const MatricesMapKey&) const = default;
 };
 
-// The same matrices in two boxes.
+// The same for boxes that end before their last row, at any row (RowsOfBox, parts/grouped_rows.cuh):
+// dimensions inner, box_rows, rows + 1, matrices, of which the middle two both have the pitch of a row, from
+// box_rows rows before the address on. No box reaches what lies before it.
+struct EndedMapKey {
+    MatricesMapKey matrices;
+    bool operator==(const EndedMapKey&) const = default;
+};
+
+// The same with two boxes.
 struct TwoBoxesMapKey {
     MatricesMapKey matrices;  // with the first box
     std::uint16_t few_box_rows = 0;
@@ -51,10 +59,12 @@ struct TwoBoxesMaps {
 // tensor's name in an error. Throws Error(kRuntime).
 CUtensorMap encode_tensor_map(const TensorMapKey& key, const char* name);
 CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name);
+CUtensorMap encode_tensor_map(const EndedMapKey& key, const char* name);
 TwoBoxesMaps encode_tensor_map(const TwoBoxesMapKey& key, const char* name);
 
 inline std::uint64_t hash_of(const TensorMapKey& key) { return key.address ^ (key.rows << 40) ^ key.inner; }
 inline std::uint64_t hash_of(const MatricesMapKey& key) { return key.address ^ (key.rows << 40) ^ key.inner; }
+inline std::uint64_t hash_of(const EndedMapKey& key) { return hash_of(key.matrices); }
 inline std::uint64_t hash_of(const TwoBoxesMapKey& key) { return hash_of(key.matrices); }
 
 // A thread's recent maps of one operand: kSets sets of four, oldest out. All zeros is the empty cache, so

@@ -15,25 +15,26 @@
 
 namespace dgj {
 
-constexpr u32 kWholeShift = 28;  // in a slot's word of rows and columns
+constexpr u32 kSolidShift = 28;  // in a slot's word of rows and columns
 constexpr u32 kWideRows = 128;   // of a tile of kWideCols columns
 
 struct GroupTile {
     u32 group, row, rows, col;  // rows row .. row + rows of A (in plane `group` where there are planes)
     u32 cols;       // of a wide tile, up to kWideCols that D has; of half a tile of few rows; or 0
-    u32 whole = 0;  // bit p, as told: all 64 rows of piece p are live
+    u32 solid = 0;  // bit p, as told: all rows of piece p, up to the tile's last, are live; none where there
+                    // are few rows
     DGJ_DEVICE bool few() const { return rows <= kFewRows; }
     DGJ_DEVICE bool wide() const { return cols != 0 && !few(); }
     DGJ_DEVICE u32 pieces_of_b() const { return cols == 0 ? 2 : (cols + 63) / 64; }
     // To and from 16 bytes of shared memory. Who reads is a whole warp, to which it is uniform: see locate().
     DGJ_DEVICE void write_to(u32 place) const {
-        ptx::store_shared_word4(place, {group, row, rows | cols << 16 | whole << kWholeShift, col});
+        ptx::store_shared_word4(place, {group, row, rows | cols << 16 | solid << kSolidShift, col});
     }
     DGJ_DEVICE static GroupTile read_from(u32 place) {
         const Word4 w = ptx::load_shared_word4(place);
         const u32 extent = ptx::shuffle(w.z, 0);
         return {ptx::shuffle(w.x, 0), ptx::shuffle(w.y, 0), extent & 0xffff,
-                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kWholeShift};
+                ptx::shuffle(w.w, 0), extent >> 16 & 0xfff, extent >> kSolidShift};
     }
 };
 
@@ -58,13 +59,14 @@ struct LiveRows {
             if (lane == i) bits = live;
         }
     }
-    // Bit p: all rows of piece p. For a whole warp.
-    DGJ_DEVICE u32 whole() const {
-        const u32 full = ptx::ballot(bits == ~0u);
+    // GroupTile::solid. For a whole warp.
+    DGJ_DEVICE u32 solid(const GroupTile& t) const {
+        const u32 first = ptx::lane_index() * 32, left = t.rows > first ? t.rows - first : 0;
+        const u32 full = ptx::ballot(bits == (left < 32 ? (1u << left) - 1 : ~0u));
         u32 pieces = 0;
         DGJ_UNROLL
         for (u32 p = 0; p < kTileRows / 64; p++) pieces |= (u32)((full >> 2 * p & 3) == 3) << p;
-        return pieces;
+        return t.few() ? 0 : pieces;
     }
 };
 struct LiveMask {  // of 64 rows
@@ -79,15 +81,15 @@ struct TileSlot {
     DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
     DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
     DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
-    // For whole warps, as read() is. Goes on to the next place. Returns the tile's whole pieces.
+    // For whole warps, as read() is. Goes on to the next place. Returns the tile's solid pieces.
     DGJ_DEVICE u32 tell(const GroupTable& table, GroupTile t, const LiveRows& live) {
         const u32 lane = ptx::lane_index();
-        t.whole = live.whole();
+        t.solid = live.solid(t);
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
         if (lane == 0) t.write_to(at(table));
         ptx::sync_warp();  // one lane says that it is there
         advance();
-        return t.whole;
+        return t.solid;
     }
     DGJ_DEVICE GroupTile read(const GroupTable& table) const { return GroupTile::read_from(at(table)); }
     DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {

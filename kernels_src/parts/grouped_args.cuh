@@ -1,6 +1,7 @@
 // Run-time arguments of the M-grouped FP8 GEMM kernel. One definition for the host, which fills it, and for
 // NVRTC. The entry is dgj_kernel(const __grid_constant__ TensorMap a, b, few, d; const __grid_constant__
-// GroupedArgs args), where `few` is A once more, in boxes of kFewRows rows.
+// GroupedArgs args), where `few` is A once more, in boxes of kFewRows rows; RowsOfBox
+// (parts/grouped_rows.cuh) says what maps a, few and d are.
 #pragma once
 
 namespace dgj {

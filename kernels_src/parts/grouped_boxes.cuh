@@ -1,9 +1,9 @@
 // 16-bit results of tiles of many rows on their way from a warpgroup to D: two boxes of 64 rows x 64 columns
 // in shared memory (parts/staging.cuh), and who sends them.
 //
-//   consumers, four warps   acc -> two boxes -> staged ->   sender: whole pieces, by tensor copies   --> D
+//   consumers, four warps   acc -> two boxes -> staged ->   sender: solid pieces, by tensor copies   --> D
 //                                  with a mail: the tile    sent <- when the copies have read them
-//   pieces with rows of nobody: the consumers themselves, 16 bytes a thread                          --> D
+//   pieces with rows of nobody between others: the consumers themselves, 16 bytes a thread           --> D
 //
 // A tensor copy to global memory takes the thread that issues it hundreds of cycles, which a consumer would
 // not multiply in (docs/notes/gemm.md).
@@ -31,7 +31,7 @@ struct BoxShared {  // addresses: kWarpgroups of each, a warpgroup's after the o
     DGJ_DEVICE u32 of(u32 warpgroup) const { return boxes + warpgroup * 2 * kBoxBytes; }
 };
 
-// A warpgroup's side. Where a tile has any whole piece, every warpgroup hands over once.
+// A warpgroup's side. Where a tile has any solid piece, every warpgroup hands over once.
 struct Boxes {
     u32 phase = 0;
     bool read = false;  // by other warps than who writes them
@@ -48,7 +48,7 @@ struct Boxes {
         Word4 told = {};
         if (leader) told = ptx::load_shared_word4(tile);
         if (some) ptx::fence_async_shared();
-        else told.z &= (1u << kWholeShift) - 1;
+        else told.z &= (1u << kSolidShift) - 1;
         if (leader) ptx::store_shared_word4(smem.mail + 16 * warpgroup, told);
         ptx::sync_warp();
         ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * warpgroup);
@@ -74,8 +74,8 @@ struct Share {
         col = !t.wide() ? 0 : t.cols != kWideCols ? warpgroup * 64 : !two ? odd * 64 : odd ? 0 : 128;
     }
     DGJ_DEVICE bool none(const GroupTile& t) const { return t.wide() ? col >= t.cols : piece * 64 >= t.rows; }
-    // Bit b: box b is a whole one.
-    DGJ_DEVICE u32 whole(const GroupTile& t) const { return two ? t.whole & 3 : (t.whole >> piece & 1) * 3; }
+    // Bit b: box b is of a solid piece.
+    DGJ_DEVICE u32 solid(const GroupTile& t) const { return two ? t.solid & 3 : (t.solid >> piece & 1) * 3; }
 };
 
 // kBoxes staged boxes of 64 rows x 64 columns (parts/staging.cuh), side by side, to D: live rows from `row`
@@ -111,13 +111,15 @@ DGJ_DEVICE void send_boxes(const BoxShared& smem, const TensorMap& map_d, const 
             more = t.rows != 0;
             if (!leader || !more) continue;
             const Share share(t, warpgroup);
-            const u32 box = smem.of(warpgroup), whole = share.whole(t);
+            const u32 box = smem.of(warpgroup), solid = share.solid(t);
             DGJ_UNROLL
             for (u32 b = 0; b < 2; b++) {
-                const u32 row = t.row + (share.two ? b : share.piece) * 64;
+                const u32 from = (share.two ? b : share.piece) * 64, left = t.rows - from;
                 const u32 col = t.col + share.col + (share.two ? 0 : b * 64);
-                if ((whole >> b & 1) != 0 && col < kN)
-                    ptx::store_tile3(&map_d, box + b * kBoxBytes, col, row, plane(args, t.group));
+                const RowsOfBox rows(64, t.row + from, left < 64 ? left : 64);
+                if ((solid >> b & 1) != 0 && col < kN)
+                    ptx::store_tile4(&map_d, box + b * kBoxBytes, col, rows.skip, rows.end,
+                                     plane(args, t.group));
             }
             ptx::commit_stores();
             ptx::wait_stores_read<0>();

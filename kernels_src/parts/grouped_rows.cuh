@@ -28,6 +28,17 @@ DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
     return (u64)args.d + (u64)(at * Out::kBytes);
 }
 
+// Where in the maps of A and D a box is that ends with its rows row .. row + count. Dimensions 1 and 2 of
+// these maps have the pitch of a row both; dimension 1 has as many rows as a box, and the map starts so many
+// before the tensor. What comes after `count` rows is then outside: zero when read, not written.
+//
+//   dimension 1     0 .. skip  skip .. box      box ..
+//   rows            not asked  row .. row + count  outside        from end = row + count in dimension 2
+struct RowsOfBox {
+    u32 skip, end;
+    DGJ_DEVICE RowsOfBox(u32 box, u32 row, u32 count) : skip(box - count), end(row + count) {}
+};
+
 // Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
 DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();

@@ -28,6 +28,16 @@ DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row,
         "l"(map), "r"(inner), "r"(row), "r"(matrix), "r"(barrier)
         : "memory");
 }
+// The same of four dimensions.
+DGJ_DEVICE void load_tile4(u32 shared, const TensorMap* map, i32 inner, i32 first, i32 second, i32 third,
+                           u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4, %5}], "
+        "[%6];" ::"r"(shared),
+        "l"(map), "r"(inner), "r"(first), "r"(second), "r"(third), "r"(barrier)
+        : "memory");
+}
 // Box at (inner, row) into every block of `mask`, at the same offset, on the barrier at the same offset.
 DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier,
                                     u16 mask) {
@@ -51,10 +61,11 @@ DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row)
                  "r"(inner), "r"(row), "r"(shared)
                  : "memory");
 }
-DGJ_DEVICE void store_tile3(const TensorMap* map, u32 shared, i32 inner, i32 row, i32 matrix) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
-                 "r"(inner), "r"(row), "r"(matrix), "r"(shared)
-                 : "memory");
+DGJ_DEVICE void store_tile4(const TensorMap* map, u32 shared, i32 inner, i32 first, i32 second, i32 third) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
+        "r"(inner), "r"(first), "r"(second), "r"(third), "r"(shared)
+        : "memory");
 }
 DGJ_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // At most kPending of this thread's groups of stores still read shared memory.

@@ -14,11 +14,12 @@
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //                              which tile is next, its live rows  -->  kTileSlots places
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> boxes -> rows of D
-//   warps 2, 3                                              whole pieces: boxes --TMA--> D
+//   warps 2, 3                                                            boxes --TMA--> D
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
-// keeps up with the rings. Nothing is loaded for rows of no group, except those that fill up a piece, and
-// none of them is ever written. Three warpgroups that do not wait for one another hide the promotion.
+// keeps up with the rings. Nothing is loaded for rows of no group, except those with ids between a group's
+// own: a piece that is not full is filled up with zeros. None of them is ever written. Three warpgroups that
+// do not wait for one another hide the promotion.
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128,
 // kWideCols = 192, kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
@@ -80,6 +81,7 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
                           const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
     const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
     const u32 boxes = t.pieces_of_b();
+    const RowsOfBox last(64, t.row + (pieces - 1) * 64, t.rows - (pieces - 1) * 64);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -94,7 +96,8 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
             DGJ_UNROLL
             for (u32 i = 0; i < 3; i++)
                 if (i < pieces)
-                    ptx::load_tile3(to + i * kPieceBytes, &map_a, kb * 128, t.row + i * 64, p, full);
+                    ptx::load_tile4(to + i * kPieceBytes, &map_a, kb * 128, i + 1 < pieces ? 0 : last.skip,
+                                    i + 1 < pieces ? t.row + i * 64 + 64 : last.end, p, full);
         }
         meet_once(kProducerBarrier, starting);
     }
@@ -104,6 +107,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                          const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
     const u32 boxes = t.pieces_of_b();
     const u32 bytes = kFewBlocks * (boxes * kPieceBytes + kTokenBytes);
+    const RowsOfBox tokens(kFewRows, t.row, t.rows);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -119,7 +123,8 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                     if (i < boxes)
                         ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
                                         t.group, full);
-                ptx::load_tile3(to + kFewTokens + b * kTokenBytes, &map_few, k, t.row, p, full);
+                ptx::load_tile4(to + kFewTokens + b * kTokenBytes, &map_few, k, tokens.skip, tokens.end, p,
+                                full);
             }
         }
         meet_once(kProducerBarrier, starting);
@@ -142,7 +147,7 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
 // The next tile is told with its first stage of scales. Who has waited for stage s to be free knows that all
 // have given back stage s - 2, so that nobody reads the third tile before any more.
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
-                               const GroupedArgs& args, bool& starting, u32& whole) {
+                               const GroupedArgs& args, bool& starting, u32& solid) {
     const u32 lane = ptx::lane_index();
     u32 plain = ~0u;  // stages of the ring that plain copies may have written last
     for (GroupWalk walk(smem.table, args);; walk.next()) {
@@ -174,7 +179,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
             if (kKBlocks != 0) meet_once(kProducerBarrier, starting);
-            if (first == 0) whole |= slot.tell(smem.table, t, live);
+            if (first == 0) solid |= slot.tell(smem.table, t, live);
             if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
             ptx::barrier_arrive_after_copies(full);
         }
@@ -234,8 +239,8 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const 
         for (u32 i = 0; i < 2; i++)
             stage_rows<Out>(box + i * kBoxBytes, acc[i / kBoxCols], i % kBoxCols * 64);
         const GroupTile t = slot.read(smem.table);
-        sent = Share(t, warpgroup).whole(t);
-        if (t.whole != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
+        sent = Share(t, warpgroup).solid(t);
+        if (t.solid != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
         if (sent == 3) return;
         ptx::sync_threads(1 + warpgroup, 128);
         boxes.read = true;
@@ -368,7 +373,7 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes&
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
         const Share share(t, warpgroup);
         if (t.few() ? warpgroup >= t.pieces_of_b() : share.none(t)) {
-            if (kOutput != Output::kF32 && t.whole != 0)
+            if (kOutput != Output::kF32 && t.solid != 0)
                 boxes.hand_over_none(smem.boxes, warpgroup, slot.at(smem.table));
             skip(smem, rings, t.few() ? kFewBlocks : 1);
         } else if (t.few()) {
@@ -416,7 +421,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         }
         const bool tiles = warp == 0;
         bool starting = true;
-        u32 whole = 0;  // pieces of any tile
+        u32 solid = 0;  // pieces of any tile
         for (u32 page = 0;;) {
             if (!one_warp_builds(args)) {
                 ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
@@ -427,11 +432,11 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             const u32 pages = page_count(smem.table, args);
             if (tiles)
                 produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, starting, page + 1 >= pages);
-            else produce_scales(smem, rings.scales, slot, args, starting, whole);
+            else produce_scales(smem, rings.scales, slot, args, starting, solid);
             if (++page >= pages) break;
             ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
         }
-        if (kOutput != Output::kF32 && !tiles && whole == 0) dismiss_senders(smem.boxes);
+        if (kOutput != Output::kF32 && !tiles && solid == 0) dismiss_senders(smem.boxes);
     } else {
         ptx::raise_registers<kConsumerRegisters>();
         Boxes boxes;

@@ -185,14 +185,14 @@ static CUresult fake_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32
     ADD(encodes);
     if (state.encode_result != 0) return (CUresult)state.encode_result;
     if ((uintptr_t)map % 64 != 0) ADD(unaligned_maps);
-    if ((rank != 2 && rank != 3) || (uintptr_t)address % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (rank < 2 || rank > 4 || (uintptr_t)address % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
     for (cuuint32_t i = 0; i < rank; i++)
         if (box[i] == 0 || box[i] > 256 || dims[i] == 0 || steps[i] != 1 || (i > 0 && strides[i - 1] % 16))
             return CUDA_ERROR_INVALID_VALUE;
     const FakeMap made = {(uint64_t)(uintptr_t)address,
-                          {dims[0], dims[1], rank == 3 ? dims[2] : 0},
+                          {dims[0], dims[1], rank > 2 ? dims[2] : 0, rank > 3 ? dims[3] : 0},
                           strides[0],
-                          rank == 3 ? strides[1] : 0,
+                          rank > 2 ? strides[rank - 2] : 0,
                           {box[0], box[1]},
                           type,
                           swizzle,

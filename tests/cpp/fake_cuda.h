@@ -7,7 +7,7 @@
 #define FAKE_DEVICES 4
 
 typedef struct {                            /* what the fake writes into a CUtensorMap */
-    uint64_t address, dims[3], pitch, step; /* the third of dims and step: of rank 3 */
+    uint64_t address, dims[4], pitch, step; /* step: from one matrix to the next, of rank 3 and 4 */
     uint32_t box[2], type, swizzle, promotion, fill, interleave, rank;
 } FakeMap;
 

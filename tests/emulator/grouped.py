@@ -36,10 +36,12 @@ class Problem:
     index: torch.Tensor
     owner: torch.Tensor  # group of each row, or -1
     zero_padding: bool = False
+    readable: torch.Tensor | None = None  # of a: other rows are read by nobody
 
 
-def rows_of(form: int, counts, alignment: int, generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """(index, owner) of groups with `counts` rows. Ids come in any order, with holes in their units."""
+def rows_of(form: int, counts, alignment: int, generator, holes=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(index, owner) of groups with `counts` rows. Ids come in any order, with holes in their units: those
+    given, as (group, row of the group), or any."""
     groups = len(counts)
     if form == COUNTS:
         index = torch.tensor(counts, dtype=torch.int32)
@@ -52,8 +54,9 @@ def rows_of(form: int, counts, alignment: int, generator) -> tuple[torch.Tensor,
             owner[index[g] : index[g + 1]] = g
         return index, owner
     order = torch.randperm(groups, generator=generator).tolist() if form == IDS else range(groups)
-    owner, ends = [], []
+    owner, ends, starts = [], [], {}
     for g in order:
+        starts[g] = len(owner)
         owner += [g] * counts[g]
         ends.append(len(owner))
         owner += [-1] * (-len(owner) % alignment)
@@ -61,6 +64,9 @@ def rows_of(form: int, counts, alignment: int, generator) -> tuple[torch.Tensor,
     if form == ENDS:
         return torch.tensor(ends).int(), owner
     hole = torch.rand(len(owner), generator=generator) < 0.1
+    if holes is not None:
+        hole[:] = False
+        hole[[starts[g] + row for g, row in holes]] = True
     owner[hole & (torch.arange(len(owner)) % alignment != 0)] = -1
     return owner.int(), owner
 
@@ -77,11 +83,23 @@ def scales(shape, lie: str, generator) -> torch.Tensor:
     return whole.transpose(-1, -2)[..., :rows, :]
 
 
-def make(form, counts, n, k, *, alignment=1, dtype=torch.bfloat16, lie="rows", zero_padding=False, seed=0):
+def make(
+    form,
+    counts,
+    n,
+    k,
+    *,
+    alignment=1,
+    dtype=torch.bfloat16,
+    lie="rows",
+    zero_padding=False,
+    holes=None,
+    seed=0,
+):
     """Rows of no group hold NaN in values and scales, D and what is beside it UNTOUCHED."""
     g = torch.Generator().manual_seed(seed)
     groups, blocks_n, blocks_k = len(counts), (n + 127) // 128, (k + 127) // 128
-    index, owner = rows_of(form, counts, alignment, g)
+    index, owner = rows_of(form, counts, alignment, g, holes)
     a = torch.randn(*owner.shape, k, generator=g).to(FP8)
     sfa = scales((*owner.shape, blocks_k), lie, g)
     a.view(torch.uint8)[owner < 0] = 0x7F
@@ -104,8 +122,9 @@ def far_apart(p: Problem) -> Problem:
     return p
 
 
-def encode(tensor: torch.Tensor, box_rows: int) -> launch.Map:
-    """As csrc/runtime/m_grouped_gemm.cpp: a tensor of matrices, or one matrix."""
+def encode(tensor: torch.Tensor, box_rows: int, ended: bool = True) -> launch.Map:
+    """As csrc/runtime/m_grouped_gemm.cpp: a tensor of matrices, or one matrix; `ended`: for boxes that end
+    before their last row."""
     size = tensor.element_size()
     matrices, rows, inner = tensor.shape if tensor.dim() == 3 else (1, *tensor.shape)
     pitch = tensor.stride(-2) * size
@@ -113,9 +132,12 @@ def encode(tensor: torch.Tensor, box_rows: int) -> launch.Map:
     if inner == 0:
         return launch.Map()
     kind = launch.MAP_TYPES.get(tensor.dtype, 0)
-    return launch.make_map(
-        tensor.data_ptr(), (inner, rows, matrices), (pitch, step), (128 // size, box_rows, 1), kind, 128
-    )
+    address, dims, pitches = tensor.data_ptr(), (inner, rows, matrices), (pitch, step)
+    if ended:
+        address, dims = address - box_rows * pitch, (inner, box_rows, rows + 1, matrices)
+        pitches = (pitch, pitch, step)
+    box = (128 // size, box_rows, *(1,) * (len(dims) - 2))
+    return launch.make_map(address, dims, pitches, box, kind, 128)
 
 
 def run(p: Problem, *, sms=2, seed=0, patch=None) -> launch.Statistics:
@@ -131,9 +153,9 @@ def run(p: Problem, *, sms=2, seed=0, patch=None) -> launch.Statistics:
         p.a.shape[-2], groups, p.form, p.alignment, p.zero_padding, 0,
     )  # fmt: skip
     d_map = encode(p.d, shape["d_box_rows"]) if shape["d_box_rows"] else launch.Map()
-    maps = [encode(p.a, shape["a_box_rows"]), encode(p.b, shape["b_box_rows"])]
+    maps = [encode(p.a, shape["a_box_rows"]), encode(p.b, shape["b_box_rows"], ended=False)]
     maps += [encode(p.a, shape["few_box_rows"]), d_map]
-    inputs = (p.a, p.sfa, p.b, p.sfb, p.index)
+    inputs = (p.a if p.readable is None else p.readable, p.sfa, p.b, p.sfb, p.index)
     return launch.run(
         launch.compiled(plans.emit(plan), patch),
         [*maps, args],

@@ -114,6 +114,12 @@ def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
     return p
 
 
+def read_to_the_end(p: grouped.Problem) -> grouped.Problem:
+    """Rows behind the last group's must not be read."""
+    p.readable = p.a[: int((p.owner >= 0).nonzero().max()) + 1]
+    return p
+
+
 @pytest.mark.parametrize("alignment", [24, 128])
 def test_the_last_unit_of_ids_may_be_short(alignment):
     p = whole_to_the_end(grouped.make(IDS, (200, 3), 136, 144, alignment=alignment, seed=3))
@@ -160,7 +166,7 @@ def test_a_sum_that_underflows_keeps_its_sign_in_groups_of_any_size():
 KERNEL, TABLE, ROWS = "sm90/fp8_gemm_grouped.cuh", "parts/groups.cuh", "parts/grouped_rows.cuh"
 WALK = "parts/group_walk.cuh"
 BOXES = "parts/grouped_boxes.cuh"
-# Few rows, unaligned and aligned, and whole pieces: plain and bulk copies of scales take turns.
+# Few rows, unaligned and aligned, and solid pieces: plain and bulk copies of scales take turns.
 MIXED = (OFFSETS, (13, 301, 3, 20, 200), 136, 2320)
 PROBLEMS = {
     "mixed": lambda: shifted(grouped.make(*MIXED, lie="aligned", seed=1)),
@@ -168,8 +174,14 @@ PROBLEMS = {
     "pieces": lambda: grouped.make(ENDS, (250,), 136, 272, alignment=16),
     "two pieces": lambda: grouped.make(OFFSETS, (128, 70, 192), 136, 272),
     "few rows": lambda: grouped.make(OFFSETS, (5, 20, 3), 136, 272),
-    "whole, then few": lambda: grouped.make(OFFSETS, (64, 5), 136, 272),
-    "whole, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
+    # rows of nobody between others: in the second half of a piece, in one of two pieces of a wide tile
+    "holes": lambda: grouped.make(
+        IDS, (250, 128, 200, 20), 392, 272, alignment=128, holes=((0, 70), (1, 100), (2, 10))
+    ),
+    "solid, then few": lambda: grouped.make(OFFSETS, (64, 5), 136, 272),
+    "solid, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
+    "many rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (250,), 136, 272)),
+    "few rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (30,), 136, 272)),
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
@@ -224,7 +236,7 @@ FAULTS = {
         "is still read",
     ),
     "boxes staged while other warps still read them": (
-        "short tiles",
+        "holes",
         BOXES,
         "        if (read) ptx::sync_threads(1 + warpgroup, 128);\n",
         "",
@@ -240,7 +252,7 @@ FAULTS = {
     "a warpgroup without rows hands nothing over": (
         "two pieces",
         KERNEL,
-        "    if (kOutput != Output::kF32 && t.whole != 0)\n",
+        "    if (kOutput != Output::kF32 && t.solid != 0)\n",
         "    if (false)\n",
         "",
     ),
@@ -254,28 +266,28 @@ FAULTS = {
     "senders who have nothing are never told the end": (
         "few rows",
         KERNEL,
-        "!tiles && whole == 0",
+        "!tiles && solid == 0",
         "false",
         "deadlock",
     ),
     "senders are dismissed for a last tile that has nothing for them": (
-        "whole, then few",
+        "solid, then few",
         KERNEL,
-        "if (first == 0) whole |= slot.tell",
-        "if (first == 0) whole = slot.tell",
+        "if (first == 0) solid |= slot.tell",
+        "if (first == 0) solid = slot.tell",
         "",
     ),
     "senders are dismissed for a last page that has nothing for them": (
-        "whole, then a page of few",
+        "solid, then a page of few",
         KERNEL,
         "            const u32 pages = page_count(smem.table, args);\n",
-        "            const u32 pages = page_count(smem.table, args);\n            whole = 0;\n",
+        "            const u32 pages = page_count(smem.table, args);\n            solid = 0;\n",
         "",
     ),
     "a warpgroup without columns has its boxes sent": (
         "cut columns",
         BOXES,
-        "        else told.z &= (1u << kWholeShift) - 1;\n",
+        "        else told.z &= (1u << kSolidShift) - 1;\n",
         "",
         "it was never written",
     ),
@@ -287,14 +299,14 @@ FAULTS = {
         "not ordered before",
     ),
     "a tile mailed while the last one is read": (
-        "mixed",
+        "two pieces",
         BOXES,
         "        ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);\n        hand_over(",
         "        hand_over(",
         "a read of the old value is not ordered before",
     ),
     "pieces written out before other warps have staged them": (
-        "mixed",
+        "holes",
         KERNEL,
         "        if (sent == 3) return;\n        ptx::sync_threads(1 + warpgroup, 128);\n",
         "        if (sent == 3) return;\n",
@@ -308,7 +320,7 @@ FAULTS = {
         "not ordered before",
     ),
     "boxes written by a sender and by who staged them": (
-        "mixed",
+        "holes",
         KERNEL,
         "        if ((sent >> w & 1) != 0) continue;\n",
         "",
@@ -338,10 +350,10 @@ FAULTS = {
     "a tile is told after it was announced": (
         "mixed",
         KERNEL,
-        "            if (first == 0) whole |= slot.tell(smem.table, t, live);\n"
+        "            if (first == 0) solid |= slot.tell(smem.table, t, live);\n"
         "            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there\n",
         "            if (lane == 0) ptx::barrier_arrive(full);\n"
-        "            if (first == 0) whole |= slot.tell(smem.table, t, live);\n",
+        "            if (first == 0) solid |= slot.tell(smem.table, t, live);\n",
         "",
     ),
     "scales start without the tiles' warp": (
@@ -415,12 +427,33 @@ FAULTS = {
         ": !two ? 0 : 128;",
         "",
     ),
-    "a piece that is full in its first half counts as full": (
-        "pieces",
+    "a piece without holes in its first half counts as solid": (
+        "holes",
         WALK,
         "(full >> 2 * p & 3) == 3",
         "(full >> 2 * p & 1) == 1",
         "a row of no group was written",
+    ),
+    "rows behind a group's last sent with its piece": (
+        "pieces",
+        BOXES,
+        "left < 64 ? left : 64",
+        "64",
+        "a row of no group was written",
+    ),
+    "a piece is filled up with the rows behind it": (
+        "many rows at the end",
+        KERNEL,
+        "t.rows - (pieces - 1) * 64",
+        "64",
+        "outside every buffer",
+    ),
+    "tokens are filled up with the rows behind them": (
+        "few rows at the end",
+        KERNEL,
+        "tokens(kFewRows, t.row, t.rows)",
+        "tokens(kFewRows, t.row, kFewRows)",
+        "outside every buffer",
     ),
     "ids read past the end of a short unit": (
         "short unit",

@@ -225,6 +225,12 @@ def tile_cases() -> list[Case]:
     cases.append(
         load("3-D box of groups", MapSpec((200, 20, 5), (256, 6144), (64, 4, 3), swizzle=64), (32, 18, 3))
     )
+    # Two dimensions of the same pitch: a box ends at any row (RowsOfBox, kernels_src/parts/grouped_rows.cuh).
+    ended = MapSpec((200, 8, 21, 3), (256, 256, 256 * 24), (128, 8, 1, 1))
+    for rows, row in ((8, 0), (5, 0), (5, 15), (1, 7), (8, 12)):
+        at = (64, 8 - rows, row + rows, 1)
+        cases.append(load(f"box of {rows} rows from {row} on", ended, at))
+        cases.append(store(f"box of {rows} rows from {row} on", ended, at))
     for name, first in (("1-D", 936), ("1-D, whole chunks", 928)):
         cases.append(load(name, MapSpec((1000,), (), (128,), swizzle=0), (first,)))
         cases.append(store(name, MapSpec((1000,), (), (128,), swizzle=0), (first,)))

@@ -14,6 +14,10 @@ DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row,
                            Where w = {}) {
     emu::load_tile(shared, map, {3, {inner, row, matrix}}, barrier, 1u << emu::place().rank, w);
 }
+DGJ_DEVICE void load_tile4(u32 shared, const TensorMap* map, i32 inner, i32 first, i32 second, i32 third,
+                           u32 barrier, Where w = {}) {
+    emu::load_tile(shared, map, {4, {inner, first, second, third}}, barrier, 1u << emu::place().rank, w);
+}
 DGJ_DEVICE void load_tile_multicast(u32 shared, const TensorMap* map, i32 inner, i32 row, u32 barrier,
                                     u16 mask, Where w = {}) {
     emu::load_tile(shared, map, {2, {inner, row}}, barrier, mask, w);
@@ -24,8 +28,9 @@ DGJ_DEVICE void load_bytes(u32 shared, const void* global, u32 bytes, u32 barrie
 DGJ_DEVICE void store_tile(const TensorMap* map, u32 shared, i32 inner, i32 row, Where w = {}) {
     emu::store_tile(map, shared, {2, {inner, row}}, emu::Combine::kReplace, w);
 }
-DGJ_DEVICE void store_tile3(const TensorMap* map, u32 shared, i32 inner, i32 row, i32 matrix, Where w = {}) {
-    emu::store_tile(map, shared, {3, {inner, row, matrix}}, emu::Combine::kReplace, w);
+DGJ_DEVICE void store_tile4(const TensorMap* map, u32 shared, i32 inner, i32 first, i32 second, i32 third,
+                            Where w = {}) {
+    emu::store_tile(map, shared, {4, {inner, first, second, third}}, emu::Combine::kReplace, w);
 }
 DGJ_DEVICE void commit_stores(Where w = {}) { emu::commit_stores(w); }
 template <u32 kPending>

@@ -75,7 +75,26 @@ void fill_rows(const Map& map, u8* memory, u32 shared, const Coordinates& at, u3
     }
 }
 
-void check_map_buffer(const Map& map, const char* what, Where w) {
+// Rows are told apart by more than one set of coordinates: what a box reaches then says where it may lie, not
+// what all coordinates together could reach.
+bool overlaps(const Map& map) {
+    for (u32 d = 2; d < map.rank; d++)
+        if (map.extent[d] > 1 && map.pitch[d - 1] < map.extent[d - 1] * map.pitch[d - 2]) return true;
+    return false;
+}
+
+void check_map_buffer(const Map& map, const Coordinates& at, const char* what, Where w) {
+    if (overlaps(map)) {
+        u32 first, end;
+        u64 address;
+        clip_row(map, at, first, end);
+        const i64 inner = i64{at.at[0]} + first;
+        for (u32 r = 0; r < map.rows() && end > first; r++)
+            if (locate_row(map, at, r, address))
+                buffer_at(address + static_cast<u64>(inner) * map.element_bytes(),
+                          u64{end - first} * map.element_bytes(), what, w);
+        return;
+    }
     unsigned __int128 bytes = map.extent[0] * map.element_bytes();
     for (u32 d = 1; d < map.rank; d++)
         bytes += static_cast<unsigned __int128>(map.extent[d] - 1) * map.pitch[d - 1];
@@ -159,7 +178,7 @@ void load_tile(u32 shared, const void* p, const Coordinates& at, u32 barrier, u3
     check_prior_kernels("cp.async.bulk.tensor");
     const Map& map = map_at(p, "cp.async.bulk.tensor");
     check_box(map, at, Direction::kLoad, "cp.async.bulk.tensor");
-    check_map_buffer(map, "cp.async.bulk.tensor", w);
+    check_map_buffer(map, at, "cp.async.bulk.tensor", w);
     if (mask == 0 || mask >> m.launch.cluster != 0) m.fault(text("cp.async.bulk.tensor: mask %#x", mask));
     for (u32 rank = 0; rank < m.launch.cluster; rank++)
         if (mask >> rank & 1) start_load(peer(rank, "cp.async.bulk.tensor", w), shared, map, at, barrier, w);
@@ -172,7 +191,7 @@ void prefetch_tile(const void* p, const Coordinates& at, Where w) {
     check_prior_kernels(what);
     const Map& map = map_at(p, what);
     check_box(map, at, Direction::kLoad, what);
-    check_map_buffer(map, what, w);
+    check_map_buffer(map, at, what, w);
 }
 
 void prefetch_bytes(const void* global, u32 bytes, Where w) {
@@ -300,7 +319,7 @@ void store_tile(const void* p, u32 shared, const Coordinates& at, Combine how, W
     check_box(map, at, Direction::kStore, what);
     const u32 width = map.row_bytes(), rows = map.rows(), size = map.element_bytes();
     shared_at(*m.thread().block, shared, rows * width, kTileAlignment, what, w);
-    check_map_buffer(map, what, w);
+    check_map_buffer(map, at, what, w);
     check_combine(what, how, map.type);
 
     std::vector<Piece> pieces;
