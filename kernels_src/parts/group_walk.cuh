@@ -9,6 +9,7 @@
 #include "parts/grouped_args.cuh"
 #include "parts/groups.cuh"
 #include "ptx/base.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/warp.cuh"
@@ -40,23 +41,26 @@ struct GroupTile {
 
 // Which of a tile's rows are the group's: with ids, rows of nobody lie between its rows. A bit a row, the
 // 32 rows from 32 * i on in lane i.
-struct LiveRows {
-    u32 bits = 0;
-    LiveRows() = default;
-    DGJ_DEVICE LiveRows(const GroupedArgs& args, const GroupTile& t) {
-        constexpr u32 kWords = kTileRows / 32;
-        const u32 lane = ptx::lane_index();
-        i32 id[kWords];
+struct TileIds {  // of the rows, those of nobody where there is no row; not waited for yet
+    static constexpr u32 kWords = kTileRows / 32;
+    i32 id[kWords];
+    DGJ_DEVICE TileIds(const GroupedArgs& args, const GroupTile& t) {
         DGJ_UNROLL
-        for (u32 i = 0; i < kWords; i++) {  // all loads before the first vote
-            const u32 r = i * 32 + lane;
+        for (u32 i = 0; i < kWords; i++) {
+            const u32 r = i * 32 + ptx::lane_index();
             id[i] = r < t.rows ? (i32)t.group : -1;
             if (r < t.rows && args.form == kFormIds) id[i] = ptx::load_global_i32(args.index + t.row + r);
         }
+    }
+};
+struct LiveRows {
+    u32 bits = 0;
+    LiveRows() = default;
+    DGJ_DEVICE LiveRows(const TileIds& ids, const GroupTile& t) {
         DGJ_UNROLL
-        for (u32 i = 0; i < kWords; i++) {
-            const u32 live = ptx::ballot(id[i] == (i32)t.group);
-            if (lane == i) bits = live;
+        for (u32 i = 0; i < TileIds::kWords; i++) {
+            const u32 live = ptx::ballot(ids.id[i] == (i32)t.group);
+            if (ptx::lane_index() == i) bits = live;
         }
     }
     // GroupTile::solid. For a whole warp.
@@ -77,20 +81,27 @@ struct LiveMask {  // of 64 rows
 // One warp tells the others which tile is next, kTileSlots in turn; no rows: that was the last one of the
 // page.
 struct TileSlot {
-    u32 number = 0;
+    u32 number = 0, phase = 0;
     DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
-    DGJ_DEVICE void advance() { number = (number + 1) % kTileSlots; }
+    DGJ_DEVICE void advance() {
+        if (++number < kTileSlots) return;
+        number = 0;
+        phase ^= 1;
+    }
     DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
-    // For whole warps, as read() is. Goes on to the next place. Returns the tile's solid pieces.
-    DGJ_DEVICE u32 tell(const GroupTable& table, GroupTile t, const LiveRows& live) {
+    // told: a barrier for each place. For whole warps, as read() is. Goes on to the next place. Returns the
+    // tile's solid pieces.
+    DGJ_DEVICE u32 tell(const GroupTable& table, u32 told, GroupTile t, const LiveRows& live) {
         const u32 lane = ptx::lane_index();
         t.solid = live.solid(t);
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
         if (lane == 0) t.write_to(at(table));
         ptx::sync_warp();  // one lane says that it is there
+        ptx::barrier_arrive_if(lane == 0, told + 8 * number);
         advance();
         return t.solid;
     }
+    DGJ_DEVICE void await(u32 told) const { ptx::barrier_wait(told + 8 * number, phase); }
     DGJ_DEVICE GroupTile read(const GroupTable& table) const { return GroupTile::read_from(at(table)); }
     DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
         const u32 mask = at(table) + 16 + 8 * piece;

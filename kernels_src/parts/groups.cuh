@@ -293,12 +293,22 @@ DGJ_DEVICE bool one_warp_builds(const GroupedArgs& args) {
     return args.form != kFormIds && args.groups <= 32;
 }
 
-// One whole warp, a group a lane: what list_groups and build_table do. The warp sees the table afterwards.
-DGJ_DEVICE void build_small_table(const GroupTable& table, const GroupedArgs& args) {
-    const u32 lane = ptx::lane_index(), g = lane < args.groups ? lane : 0;
+// For one whole warp, a group a lane: the words of its group, not waited for yet.
+struct SmallIndex {
+    i32 value = 0, next = 0;
+    SmallIndex() = default;
+    DGJ_DEVICE explicit SmallIndex(const GroupedArgs& args) {
+        const u32 g = ptx::lane_index() < args.groups ? ptx::lane_index() : 0;
+        value = ptx::load_global_i32(args.index + g);
+        next = ptx::load_global_i32(args.index + g + (args.form == kFormOffsets));
+    }
+};
+
+// That warp: what list_groups and build_table do. It sees the table afterwards.
+DGJ_DEVICE void build_small_table(const GroupTable& table, const GroupedArgs& args, const SmallIndex& index) {
+    const u32 lane = ptx::lane_index();
     const bool offsets = args.form == kFormOffsets;
-    const u32 value = clamp_rows(ptx::load_global_i32(args.index + g), args.rows);
-    const u32 next = clamp_rows(ptx::load_global_i32(args.index + g + offsets), args.rows);
+    const u32 value = clamp_rows(index.value, args.rows), next = clamp_rows(index.next, args.rows);
     u32 start = 0, end = next;
     if (args.form != kFormCounts) {
         u32 upto = offsets ? value : round_up(value, args.alignment);

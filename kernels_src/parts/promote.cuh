@@ -21,20 +21,29 @@ DGJ_DEVICE void promote_rows(float (&acc)[kSize], const ptx::Sums<kSize, kSet>& 
     }
 }
 
-// The scale goes with the column: floats at `scales` (a multiple of 8 bytes) times `common`.
+// The scale goes with the column. read: those of a thread's columns, floats at `scales` (a multiple of 8
+// bytes), times `common`.
+template <u32 kCount>
+DGJ_DEVICE void read_columns(float (&products)[kCount], u32 scales, float common) {
+    const u32 first = scales + ptx::lane_index() % 4 * 8;
+    DGJ_UNROLL
+    for (u32 i = 0; i < kCount; i += 2) {
+        const Float2 scale = ptx::load_shared2(first + i * 16);
+        products[i] = ptx::mul(scale.x, common), products[i + 1] = ptx::mul(scale.y, common);
+    }
+}
+template <u32 kSize>
+DGJ_DEVICE void add_columns(float (&acc)[kSize], const float (&partial)[kSize],
+                            const float (&products)[kSize / 2]) {
+    DGJ_UNROLL
+    for (u32 i = 0; i < kSize; i++) acc[i] = ptx::fma(products[i / 4 * 2 + i % 2], partial[i], acc[i]);
+}
 template <u32 kSize>
 DGJ_DEVICE void promote_columns(float (&acc)[kSize], const float (&partial)[kSize], u32 scales,
                                 float common) {
-    const u32 first = scales + ptx::lane_index() % 4 * 8;
-    DGJ_UNROLL
-    for (u32 i = 0; i < kSize; i += 4) {
-        const Float2 scale = ptx::load_shared2(first + i * 8);
-        const float even = ptx::mul(scale.x, common), odd = ptx::mul(scale.y, common);
-        acc[i] = ptx::fma(even, partial[i], acc[i]);
-        acc[i + 1] = ptx::fma(odd, partial[i + 1], acc[i + 1]);
-        acc[i + 2] = ptx::fma(even, partial[i + 2], acc[i + 2]);
-        acc[i + 3] = ptx::fma(odd, partial[i + 3], acc[i + 3]);
-    }
+    float products[kSize / 2];
+    read_columns(products, scales, common);
+    add_columns(acc, partial, products);
 }
 
 }  // namespace dgj

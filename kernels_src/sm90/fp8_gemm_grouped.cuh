@@ -63,14 +63,14 @@ constexpr u32 kProducerBarrier = kBuilderBarrier + 1, kTableBarrier = kProducerB
 constexpr u32 kTableThreads = 128 * kWarpgroups + 64;  // who reads the table: not the senders
 
 struct Shared {  // addresses
-    u32 ring, scales, full, empty, scales_full, scales_empty;
+    u32 ring, scales, full, empty, scales_full, scales_empty, told;
     BoxShared boxes;
     GroupTable table;
     DGJ_DEVICE explicit Shared(u32 base)
         : ring(base + kSmemRing), scales(base + kSmemScales), full(base + kSmemBarriers),
           empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
-          scales_empty(scales_full + 8 * kScaleStages), boxes(base + kSmemD, scales_empty + 8 * kScaleStages),
-          table(base + kSmemTable) {}
+          scales_empty(scales_full + 8 * kScaleStages), told(scales_empty + 8 * kScaleStages),
+          boxes(base + kSmemD, told + 8 * kTileSlots), table(base + kSmemTable) {}
 };
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
@@ -144,8 +144,10 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
     }
 }
 
-// The next tile is told with its first stage of scales. Who has waited for stage s to be free knows that all
-// have given back stage s - 2, so that nobody reads the third tile before any more.
+// The next tile is told as soon as its first scales have been asked for: consumers get ready, and multiply,
+// while
+// they are on their way. Who has waited for stage s to be free knows that all have given back stage s - 2, so
+// that nobody reads the third tile before any more.
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
                                const GroupedArgs& args, bool& starting, u32& solid) {
     const u32 lane = ptx::lane_index();
@@ -153,7 +155,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
     for (GroupWalk walk(smem.table, args);; walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
-        const LiveRows live(args, t);
+        const TileIds ids(args, t);
         const ScaleStrides sfa = scales_of(args, t.group);
         const u32 scale_block = t.col / 128 +
                                 lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
@@ -179,14 +181,12 @@ DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, Til
                                  in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
             }
             if (kKBlocks != 0) meet_once(kProducerBarrier, starting);
-            if (first == 0) solid |= slot.tell(smem.table, t, live);
-            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there
+            if (first == 0) solid |= slot.tell(smem.table, smem.told, t, LiveRows(ids, t));
             ptx::barrier_arrive_after_copies(full);
         }
     }
     ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-    slot.tell(smem.table, {}, {});
-    if (lane == 0) ptx::barrier_arrive(smem.scales_full + 8 * ring.stage);
+    slot.tell(smem.table, smem.told, {}, {});
     ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
     ring.advance();
 }
@@ -279,7 +279,6 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
     DGJ_NO_UNROLL
     for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
         u32 scales = smem.scales + rings.scales.stage * kScaleBytes, sfb = scales + kScaleB;
-        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
         DGJ_NO_UNROLL
         for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += kFewBlocks) {
             const u32 stage = rings.tiles.stage, from = smem.ring + stage * kStageBytes;
@@ -298,15 +297,19 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
             }
             DGJ_UNROLL
             for (u32 b = 0; b < kFewBlocks; b++) ptx::pin_registers(partial[b]);
+            ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+            float products[kFewBlocks][kFewRows / 4];  // read while the tensor core is busy
+            DGJ_UNROLL
+            for (u32 b = 0; b < kFewBlocks; b++)
+                read_columns(products[b], scales + b * kScalePitch, ptx::load_shared(sfb + b * kScaleBPitch));
             ptx::wgmma_wait<1>();
             ptx::pin_registers(partial[0]);
-            promote_columns(acc, partial[0], scales, ptx::load_shared(sfb));
+            add_columns(acc, partial[0], products[0]);
             ptx::wgmma_wait<0>();
             ptx::pin_registers(partial[1]);
             release(smem, stage);
             // A block past K has no scales, and adding its zeros would turn -0 into +0.
-            if (kKBlocks % kFewBlocks == 0 || kb + 1 < kKBlocks)
-                promote_columns(acc, partial[1], scales + kScalePitch, ptx::load_shared(sfb + kScaleBPitch));
+            if (kKBlocks % kFewBlocks == 0 || kb + 1 < kKBlocks) add_columns(acc, partial[1], products[1]);
             scales += kFewBlocks * kScalePitch;
             sfb += kFewBlocks * kScaleBPitch;
             rings.tiles.advance();
@@ -356,16 +359,17 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
 }
 
 DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
+    ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
     ptx::sync_warp();  // without K no other says that every lane has read what was told before
     if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
     rings.scales.advance();
 }
 
-// Tiles come with their scales (without K, nothing else does).
+// Tiles come before their scales; the last one, and without K all, with scales that nobody reads.
 DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes& boxes,
                         const GroupedArgs& args) {
     for (bool more = true; more; slot.advance()) {
-        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+        slot.await(smem.told);
         const GroupTile t = slot.read(smem.table);
         more = t.rows != 0;
         if (!more || kKBlocks == 0) release_scales(smem, rings);
@@ -401,13 +405,16 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             ptx::barrier_init(smem.empty + 8 * s, 4 * kWarpgroups);
         }
         for (u32 s = 0; s < kScaleStages; s++) {
-            ptx::barrier_init(smem.scales_full + 8 * s, 32 + 1);  // the copies of each lane, and the tile
+            ptx::barrier_init(smem.scales_full + 8 * s, 32);  // the copies of each lane
             ptx::barrier_init(smem.scales_empty + 8 * s, 4 * kWarpgroups);
         }
+        for (u32 s = 0; s < kTileSlots; s++) ptx::barrier_init(smem.told + 8 * s, 1);
         init_box_barriers<kWarpgroups>(smem.boxes.staged, smem.boxes.sent);
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
+    SmallIndex index;
+    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);
     ptx::sync_block();  // barriers are there; before what the roles read of the arguments
 
     Rings rings;
@@ -426,7 +433,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             if (!one_warp_builds(args)) {
                 ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
             } else {
-                if (tiles) build_small_table(smem.table, args);
+                if (tiles) build_small_table(smem.table, args, index);
                 ptx::sync_threads(kProducerBarrier, 64);
             }
             const u32 pages = page_count(smem.table, args);

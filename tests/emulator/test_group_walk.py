@@ -24,7 +24,7 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     ptx::wait_for_prior_kernels();
     for (u32 page = 0;; page++) {
         if (one_warp_builds(args)) {
-            if (ptx::warp_index() == 0) build_small_table(table, args);
+            if (ptx::warp_index() == 0) build_small_table(table, args, SmallIndex(args));
         } else {
             build_table(table, args, page);
         }

@@ -182,6 +182,7 @@ PROBLEMS = {
     "solid, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
     "many rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (250,), 136, 272)),
     "few rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (30,), 136, 272)),
+    "without K": lambda: grouped.make(ENDS, [i % 3 for i in range(600)], 8, 0, alignment=2),
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
@@ -349,12 +350,47 @@ FAULTS = {
     ),
     "a tile is told after it was announced": (
         "mixed",
-        KERNEL,
-        "            if (first == 0) solid |= slot.tell(smem.table, t, live);\n"
-        "            if (lane == 0) ptx::barrier_arrive(full);  // what was told is there\n",
-        "            if (lane == 0) ptx::barrier_arrive(full);\n"
-        "            if (first == 0) solid |= slot.tell(smem.table, t, live);\n",
+        WALK,
+        "        if (lane == 0) t.write_to(at(table));\n"
+        "        ptx::sync_warp();  // one lane says that it is there\n"
+        "        ptx::barrier_arrive_if(lane == 0, told + 8 * number);\n",
+        "        ptx::sync_warp();\n"
+        "        ptx::barrier_arrive_if(lane == 0, told + 8 * number);\n"
+        "        if (lane == 0) t.write_to(at(table));\n",
         "",
+    ),
+    "a told tile awaited with the parity of the round before": (
+        "short tiles",
+        WALK,
+        "        number = 0;\n        phase ^= 1;\n",
+        "        number = 0;\n",
+        "",
+    ),
+    "few rows promoted before their scales are there": (
+        "mixed",
+        KERNEL,
+        "            ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);\n"
+        "            float products",
+        "            float products",
+        "",
+    ),
+    "scales of no tile given back before they came": (
+        "without K",
+        KERNEL,
+        "    ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);\n"
+        "    ptx::sync_warp();  // without K",
+        "    ptx::sync_warp();  // without K",
+        "",
+    ),
+    "groups read before the kernels before are done": (
+        "mixed",
+        KERNEL,
+        "    ptx::wait_for_prior_kernels();\n    SmallIndex index;\n"
+        "    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);\n",
+        "    SmallIndex index;\n"
+        "    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);\n"
+        "    ptx::wait_for_prior_kernels();\n",
+        "griddepcontrol.wait",
     ),
     "scales start without the tiles' warp": (
         "mixed",
