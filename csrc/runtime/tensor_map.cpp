@@ -1,5 +1,6 @@
 #include "runtime/tensor_map.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.hpp"
@@ -72,8 +73,8 @@ CUtensorMap encode_tensor_map(const MatricesMapKey& key, const char* name) {
 CUtensorMap encode_tensor_map(const EndedMapKey& key, const char* name) {
     alignas(64) CUtensorMap map{};
     const MatricesMapKey& m = key.matrices;
-    check(encode<4>(map, m.dtype, m.address - m.box_rows * m.pitch_bytes,
-                    {m.inner, m.box_rows, m.rows + 1, m.matrices},
+    const std::uint64_t height = std::min<std::uint64_t>(m.box_rows, m.rows);
+    check(encode<4>(map, m.dtype, m.address, {m.inner, height, m.rows - height + 1, m.matrices},
                     {m.pitch_bytes, m.pitch_bytes, m.step_bytes}, m.box_rows),
           m, name);
     return map;

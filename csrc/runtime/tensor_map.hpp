@@ -38,8 +38,8 @@ struct MatricesMapKey {
 };
 
 // The same for boxes that end before their last row, at any row (RowsOfBox, parts/grouped_rows.cuh):
-// dimensions inner, box_rows, rows + 1, matrices, of which the middle two both have the pitch of a row, from
-// box_rows rows before the address on. No box reaches what lies before it.
+// dimensions inner, height, rows - height + 1, matrices, where height is box_rows or, if there are fewer,
+// rows; the middle two both have the pitch of a row.
 struct EndedMapKey {
     MatricesMapKey matrices;
     bool operator==(const EndedMapKey&) const = default;

@@ -63,9 +63,11 @@ struct LiveRows {
             if (ptx::lane_index() == i) bits = live;
         }
     }
-    // GroupTile::solid. For a whole warp.
+    // GroupTile::solid. For a whole warp. Before row 64 no box ends with its rows (RowsOfBox), so that a
+    // piece there is solid only if it is full.
     DGJ_DEVICE u32 solid(const GroupTile& t) const {
-        const u32 first = ptx::lane_index() * 32, left = t.rows > first ? t.rows - first : 0;
+        const u32 first = ptx::lane_index() * 32, rows = t.row + t.rows < 64 ? kTileRows : t.rows;
+        const u32 left = rows > first ? rows - first : 0;
         const u32 full = ptx::ballot(bits == (left < 32 ? (1u << left) - 1 : ~0u));
         u32 pieces = 0;
         DGJ_UNROLL

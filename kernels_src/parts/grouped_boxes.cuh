@@ -116,9 +116,9 @@ DGJ_DEVICE void send_boxes(const BoxShared& smem, const TensorMap& map_d, const 
             for (u32 b = 0; b < 2; b++) {
                 const u32 from = (share.two ? b : share.piece) * 64, left = t.rows - from;
                 const u32 col = t.col + share.col + (share.two ? 0 : b * 64);
-                const RowsOfBox rows(64, t.row + from, left < 64 ? left : 64);
+                const RowsOfBox rows(args, 64, t.row + from, left < 64 ? left : 64);
                 if ((solid >> b & 1) != 0 && col < kN)
-                    ptx::store_tile4(&map_d, box + b * kBoxBytes, col, rows.skip, rows.end,
+                    ptx::store_tile4(&map_d, box + b * kBoxBytes, col, rows.first, rows.second,
                                      plane(args, t.group));
             }
             ptx::commit_stores();

@@ -28,15 +28,21 @@ DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
     return (u64)args.d + (u64)(at * Out::kBytes);
 }
 
-// Where in the maps of A and D a box is that ends with its rows row .. row + count. Dimensions 1 and 2 of
-// these maps have the pitch of a row both; dimension 1 has as many rows as a box, and the map starts so many
-// before the tensor. What comes after `count` rows is then outside: zero when read, not written.
+// Where in the maps of A and D the box of `count` rows from `row` on is. Dimensions 1 and 2 of these maps
+// both have the pitch of a row, so that a box stands at the row that is their sum; dimension 1 ends after
+// `height` rows, as many as a box has (or the tensor, if it has fewer):
 //
-//   dimension 1     0 .. skip  skip .. box      box ..
-//   rows            not asked  row .. row + count  outside        from end = row + count in dimension 2
+//   dimension 1     0 .. first   first .. height        height ..
+//   rows            not asked    row .. row + count     outside: zero when read, not written
+//
+// Before row height - count there is no such place, and the rows after are whosoever's.
 struct RowsOfBox {
-    u32 skip, end;
-    DGJ_DEVICE RowsOfBox(u32 box, u32 row, u32 count) : skip(box - count), end(row + count) {}
+    u32 first, second;
+    DGJ_DEVICE RowsOfBox(const GroupedArgs& args, u32 box, u32 row, u32 count) {
+        const u32 height = box < args.rows ? box : args.rows, before = height - count;
+        first = before < row ? before : row;
+        second = row - first;
+    }
 };
 
 // Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.

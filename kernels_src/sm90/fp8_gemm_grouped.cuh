@@ -78,10 +78,11 @@ struct Shared {  // addresses
 // A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
 // (nobody is a round late: see skip()).
 DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
-                          const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
+                          const TensorMap& map_b, const GroupedArgs& args, const GroupTile& t, u32 p,
+                          bool& starting) {
     const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
     const u32 boxes = t.pieces_of_b();
-    const RowsOfBox last(64, t.row + (pieces - 1) * 64, t.rows - (pieces - 1) * 64);
+    const RowsOfBox last(args, 64, t.row + (pieces - 1) * 64, t.rows - (pieces - 1) * 64);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb++, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -96,18 +97,19 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
             DGJ_UNROLL
             for (u32 i = 0; i < 3; i++)
                 if (i < pieces)
-                    ptx::load_tile4(to + i * kPieceBytes, &map_a, kb * 128, i + 1 < pieces ? 0 : last.skip,
-                                    i + 1 < pieces ? t.row + i * 64 + 64 : last.end, p, full);
+                    ptx::load_tile4(to + i * kPieceBytes, &map_a, kb * 128, i + 1 < pieces ? 0 : last.first,
+                                    i + 1 < pieces ? t.row + i * 64 : last.second, p, full);
         }
         meet_once(kProducerBarrier, starting);
     }
 }
 
 DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
-                         const TensorMap& map_b, const GroupTile& t, u32 p, bool& starting) {
+                         const TensorMap& map_b, const GroupedArgs& args, const GroupTile& t, u32 p,
+                         bool& starting) {
     const u32 boxes = t.pieces_of_b();
     const u32 bytes = kFewBlocks * (boxes * kPieceBytes + kTokenBytes);
-    const RowsOfBox tokens(kFewRows, t.row, t.rows);
+    const RowsOfBox tokens(args, kFewRows, t.row, t.rows);
     DGJ_NO_UNROLL
     for (u32 kb = 0; kb < kKBlocks; kb += kFewBlocks, ring.advance()) {
         const u32 full = smem.full + 8 * ring.stage, to = smem.ring + ring.stage * kStageBytes;
@@ -123,8 +125,8 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                     if (i < boxes)
                         ptx::load_tile3(to + b * kWeightBytes + i * kPieceBytes, &map_b, k, t.col + i * 64,
                                         t.group, full);
-                ptx::load_tile4(to + kFewTokens + b * kTokenBytes, &map_few, k, tokens.skip, tokens.end, p,
-                                full);
+                ptx::load_tile4(to + kFewTokens + b * kTokenBytes, &map_few, k, tokens.first, tokens.second,
+                                p, full);
             }
         }
         meet_once(kProducerBarrier, starting);
@@ -138,8 +140,8 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
         const u32 p = plane(args, t.group);
-        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, t, p, starting);
-        else load_few(smem, ring, map_few, map_b, t, p, starting);
+        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, args, t, p, starting);
+        else load_few(smem, ring, map_few, map_b, args, t, p, starting);
         if (last_page && walk.last()) ptx::launch_next_kernel();
     }
 }

@@ -560,8 +560,8 @@ void grouped() {
         const FakeLaunch& l = fake().last;
         CHECK(l.stream == kStream && l.device == 0 && l.block[0] > 0 && l.grid[0] > 0);
         const FakeMap &a = l.maps[0], &b = l.maps[1];
-        CHECK(a.address == 0x10000000 - 64 * 320 && a.rank == 4 && a.dims[0] == 256 && a.dims[1] == 64);
-        CHECK(a.pitch == 320 && a.dims[2] == 641 && a.dims[3] == (planes ? 5u : 1u));
+        CHECK(a.address == 0x10000000 && a.rank == 4 && a.dims[0] == 256 && a.dims[1] == 64);
+        CHECK(a.pitch == 320 && a.dims[2] == 640 - 64 + 1 && a.dims[3] == (planes ? 5u : 1u));
         CHECK(!planes || a.step == 700u * 320u);
         CHECK(b.address == 0x20000000 && b.dims[0] == 256 && b.dims[1] == 512 && b.dims[2] == 5);
         CHECK(b.pitch == 272 && b.step == 272000);

@@ -134,7 +134,8 @@ def encode(tensor: torch.Tensor, box_rows: int, ended: bool = True) -> launch.Ma
     kind = launch.MAP_TYPES.get(tensor.dtype, 0)
     address, dims, pitches = tensor.data_ptr(), (inner, rows, matrices), (pitch, step)
     if ended:
-        address, dims = address - box_rows * pitch, (inner, box_rows, rows + 1, matrices)
+        height = min(box_rows, rows)
+        dims = (inner, height, rows - height + 1, matrices)
         pitches = (pitch, pitch, step)
     box = (128 // size, box_rows, *(1,) * (len(dims) - 2))
     return launch.make_map(address, dims, pitches, box, kind, 128)

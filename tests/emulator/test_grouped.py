@@ -114,6 +114,30 @@ def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
     return p
 
 
+def test_a_map_that_begins_before_its_tensor_is_refused(monkeypatch):
+    """64 rows before, of which no box has any: docs/emulator.md."""
+    encode = grouped.encode
+
+    def early(tensor, box_rows, ended=True):
+        made = encode(tensor, box_rows, ended)
+        if ended:
+            made.words[1] -= 64 * tensor.stride(-2) * tensor.element_size()  # address
+            made.words[4] += 64  # rows that boxes may stand at
+        return made
+
+    def patch(text, headers):
+        headers = {**headers}
+        for header, old in ((ROWS, "second = row - first;"), (KERNEL, "t.row + i * 64 : last.second")):
+            assert headers[header].count(old) == 1
+            headers[header] = headers[header].replace("row - first;", "row - first + 64;")
+            headers[header] = headers[header].replace(old, "t.row + i * 64 + 64 : last.second")
+        return text, headers
+
+    monkeypatch.setattr(grouped, "encode", early)
+    with pytest.raises(launch.EmulatorFault, match="outside every buffer"):
+        grouped.run(grouped.make(OFFSETS, (100, 5), 136, 272), patch=patch)
+
+
 def read_to_the_end(p: grouped.Problem) -> grouped.Problem:
     """Rows behind the last group's must not be read."""
     p.readable = p.a[: int((p.owner >= 0).nonzero().max()) + 1]
@@ -487,8 +511,8 @@ FAULTS = {
     "tokens are filled up with the rows behind them": (
         "few rows at the end",
         KERNEL,
-        "tokens(kFewRows, t.row, t.rows)",
-        "tokens(kFewRows, t.row, kFewRows)",
+        "tokens(args, kFewRows, t.row, t.rows)",
+        "tokens(args, kFewRows, t.row, kFewRows)",
         "outside every buffer",
     ),
     "ids read past the end of a short unit": (

@@ -76,7 +76,8 @@ void fill_rows(const Map& map, u8* memory, u32 shared, const Coordinates& at, u3
 }
 
 // Rows are told apart by more than one set of coordinates: what a box reaches then says where it may lie, not
-// what all coordinates together could reach.
+// what all coordinates together could reach. The map's first address must be memory all the same
+// (docs/emulator.md).
 bool overlaps(const Map& map) {
     for (u32 d = 2; d < map.rank; d++)
         if (map.extent[d] > 1 && map.pitch[d - 1] < map.extent[d - 1] * map.pitch[d - 2]) return true;
@@ -85,6 +86,7 @@ bool overlaps(const Map& map) {
 
 void check_map_buffer(const Map& map, const Coordinates& at, const char* what, Where w) {
     if (overlaps(map)) {
+        buffer_at(map.address, map.element_bytes(), what, w);
         u32 first, end;
         u64 address;
         clip_row(map, at, first, end);
