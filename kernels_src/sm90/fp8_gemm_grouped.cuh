@@ -147,9 +147,8 @@ DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const Ten
 }
 
 // The next tile is told as soon as its first scales have been asked for: consumers get ready, and multiply,
-// while
-// they are on their way. Who has waited for stage s to be free knows that all have given back stage s - 2, so
-// that nobody reads the third tile before any more.
+// while they are on their way. Who has waited for stage s to be free knows that all have given back stage
+// s - 2, so that nobody reads the third tile before any more.
 DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
                                const GroupedArgs& args, bool& starting, u32& solid) {
     const u32 lane = ptx::lane_index();

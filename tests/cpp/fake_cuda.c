@@ -192,6 +192,7 @@ static CUresult fake_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32
     const FakeMap made = {(uint64_t)(uintptr_t)address,
                           {dims[0], dims[1], rank > 2 ? dims[2] : 0, rank > 3 ? dims[3] : 0},
                           strides[0],
+                          rank > 3 ? strides[1] : 0,
                           rank > 2 ? strides[rank - 2] : 0,
                           {box[0], box[1]},
                           type,

@@ -6,8 +6,9 @@
 
 #define FAKE_DEVICES 4
 
-typedef struct {                            /* what the fake writes into a CUtensorMap */
-    uint64_t address, dims[4], pitch, step; /* step: from one matrix to the next, of rank 3 and 4 */
+typedef struct { /* what the fake writes into a CUtensorMap */
+    /* pitch: of dimension 1; second_pitch: of 2, where there are 4; step: from one matrix to the next */
+    uint64_t address, dims[4], pitch, second_pitch, step;
     uint32_t box[2], type, swizzle, promotion, fill, interleave, rank;
 } FakeMap;
 

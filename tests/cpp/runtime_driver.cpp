@@ -19,6 +19,7 @@
 #include "cache/fs.hpp"
 #include "cache/kernel_cache.hpp"
 #include "cache/seams.hpp"
+#include "check_maps.hpp"
 #include "emit/emit.hpp"
 #include "fake_cubin.hpp"
 #include "fake_cuda.h"
@@ -30,15 +31,6 @@
 namespace {
 
 using namespace dgj;
-
-int g_failures = 0;
-#define CHECK(condition)                                                                   \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            g_failures++;                                                                  \
-        }                                                                                  \
-    } while (false)
 
 template <class Function>
 Function fake_function(const char* name) {
@@ -102,21 +94,6 @@ bool has(const std::string& text, const char* part) {
     const bool found = text.find(part) != std::string::npos;
     if (!found) std::fprintf(stderr, "'%s' is not in: %s\n", part, text.c_str());
     return found;
-}
-
-void check_map(const FakeMap& map, const void* address, std::int64_t rows, std::int64_t inner,
-               std::int64_t pitch, std::uint32_t box_rows, DType dtype) {
-    CHECK(map.address == reinterpret_cast<std::uintptr_t>(address));
-    CHECK(map.dims[0] == static_cast<std::uint64_t>(inner) &&
-          map.dims[1] == static_cast<std::uint64_t>(rows));
-    CHECK(map.pitch == static_cast<std::uint64_t>(pitch));
-    CHECK(map.box[0] == 128u / static_cast<unsigned>(size_of(dtype)) && map.box[1] == box_rows);
-    CHECK(map.type == (dtype == DType::kU8    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                       : dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
-    CHECK(map.rank == 2 && map.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
-    CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_128B &&
-          map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 void check_launch(const Fp8GemmCall& c, std::uint32_t sms) {
@@ -559,10 +536,10 @@ void grouped() {
 
         const FakeLaunch& l = fake().last;
         CHECK(l.stream == kStream && l.device == 0 && l.block[0] > 0 && l.grid[0] > 0);
-        const FakeMap &a = l.maps[0], &b = l.maps[1];
-        CHECK(a.address == 0x10000000 && a.rank == 4 && a.dims[0] == 256 && a.dims[1] == 64);
-        CHECK(a.pitch == 320 && a.dims[2] == 640 - 64 + 1 && a.dims[3] == (planes ? 5u : 1u));
-        CHECK(!planes || a.step == 700u * 320u);
+        const FakeMap& b = l.maps[1];
+        check_ended_map(l.maps[0], c.a, {640, 256, 320, planes ? 5u : 1u, 700 * 320}, 64, DType::kU8);
+        check_ended_map(l.maps[2], c.a, {640, 256, 320, planes ? 5u : 1u, 700 * 320}, 32, DType::kU8);
+        check_ended_map(l.maps[3], c.d, {640, 512, 1040, planes ? 5u : 1u, 800 * 1040}, 64, DType::kBF16);
         CHECK(b.address == 0x20000000 && b.dims[0] == 256 && b.dims[1] == 512 && b.dims[2] == 5);
         CHECK(b.pitch == 272 && b.step == 272000);
 
@@ -571,6 +548,17 @@ void grouped() {
         CHECK(fake().encodes == encodes);  // maps are remembered
     }
     MGroupedCall c = make_grouped(GroupForm::kOffsets);
+    const int encodes = fake().encodes;
+    c.rows = 639;  // other maps of a, d at the same addresses
+    CHECK(runtime::m_grouped_gemm_if_warm(c, kStream) && fake().encodes == encodes + 3);
+    c.lda += 16;
+    CHECK(runtime::m_grouped_gemm_if_warm(c, kStream) && fake().encodes == encodes + 5);
+    check_ended_map(fake().last.maps[2], c.a, {639, 256, 336, 1, 0}, 32, DType::kU8);
+    check_ended_map(fake().last.maps[3], c.d, {639, 512, 1040, 1, 0}, 64, DType::kBF16);
+    c.rows = 40;  // fewer than a box has
+    CHECK(runtime::m_grouped_gemm_if_warm(c, kStream));
+    check_ended_map(fake().last.maps[0], c.a, {40, 256, 336, 1, 0}, 64, DType::kU8);
+    launches += 3;
     c.rows = 0;
     CHECK(runtime::m_grouped_gemm_if_warm(c, kStream));
     runtime::m_grouped_gemm(c, kStream);

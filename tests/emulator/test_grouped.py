@@ -206,6 +206,7 @@ PROBLEMS = {
     "solid, then a page of few": lambda: grouped.make(ENDS, (64, *[0] * 550, 1), 8, 16),
     "many rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (250,), 136, 272)),
     "few rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (30,), 136, 272)),
+    "fewer rows than groups": lambda: grouped.make(IDS, [2, *[0] * 40], 8, 16),
     "without K": lambda: grouped.make(ENDS, [i % 3 for i in range(600)], 8, 0, alignment=2),
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
@@ -415,6 +416,13 @@ FAULTS = {
         "    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);\n"
         "    ptx::wait_for_prior_kernels();\n",
         "griddepcontrol.wait",
+    ),
+    "ids read as if they were groups": (
+        "fewer rows than groups",
+        KERNEL,
+        "if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index",
+        "if (ptx::warp_index() == 4 * kWarpgroups) index",
+        "outside every buffer",
     ),
     "scales start without the tiles' warp": (
         "mixed",
