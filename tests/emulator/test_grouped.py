@@ -114,6 +114,19 @@ def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
     return p
 
 
+def test_pieces_without_holes_leave_by_tensor_copies_alone():
+    """Full ones and the last ones of groups, past row 64: RowsOfBox."""
+
+    def patch(text, headers):
+        old = "write_boxes<kCols / 64>("
+        assert headers[KERNEL].count(old) == 1
+        return text, {**headers, KERNEL: headers[KERNEL].replace(old, "if (false) " + old)}
+
+    p = grouped.make(OFFSETS, (64, 100, 330), 392, 272)
+    grouped.run(p, patch=patch)
+    grouped.check(p)
+
+
 def test_a_map_that_begins_before_its_tensor_is_refused(monkeypatch):
     """64 rows before, of which no box has any: docs/emulator.md."""
     encode = grouped.encode
