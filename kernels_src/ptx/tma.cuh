@@ -22,9 +22,8 @@ DGJ_DEVICE void load_tile(u32 shared, const TensorMap* map, i32 inner, i32 row, 
 // The same from a tensor of matrices.
 DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row, i32 matrix, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
-        "%4}], "
-        "[%5];" ::"r"(shared),
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared),
         "l"(map), "r"(inner), "r"(row), "r"(matrix), "r"(barrier)
         : "memory");
 }
@@ -32,9 +31,8 @@ DGJ_DEVICE void load_tile3(u32 shared, const TensorMap* map, i32 inner, i32 row,
 DGJ_DEVICE void load_tile4(u32 shared, const TensorMap* map, i32 inner, i32 first, i32 second, i32 third,
                            u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
-        "%4, %5}], "
-        "[%6];" ::"r"(shared),
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared),
         "l"(map), "r"(inner), "r"(first), "r"(second), "r"(third), "r"(barrier)
         : "memory");
 }
