@@ -48,8 +48,8 @@ def build_claim(folder: Path, *flags: str) -> None:
 
 class FakeMap(ctypes.Structure):
     _fields_ = [
-        ("address", ctypes.c_uint64), ("dims", ctypes.c_uint64 * 3), ("pitch", ctypes.c_uint64),
-        ("step", ctypes.c_uint64), ("rest", ctypes.c_uint32 * 8),
+        ("address", ctypes.c_uint64), ("dims", ctypes.c_uint64 * 4), ("pitches", ctypes.c_uint64 * 3),
+        ("rest", ctypes.c_uint32 * 8),
     ]  # fmt: skip
 
 
