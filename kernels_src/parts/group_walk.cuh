@@ -8,6 +8,7 @@
 
 #include "parts/grouped_args.cuh"
 #include "parts/groups.cuh"
+#include "parts/ring.cuh"
 #include "ptx/base.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -83,14 +84,10 @@ struct LiveMask {  // of 64 rows
 // One warp tells the others which tile is next, kTileSlots in turn; no rows: that was the last one of the
 // page.
 struct TileSlot {
-    u32 number = 0, phase = 0;
-    DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * number; }
-    DGJ_DEVICE void advance() {
-        if (++number < kTileSlots) return;
-        number = 0;
-        phase ^= 1;
-    }
-    DGJ_DEVICE TileSlot before() const { return {(number + kTileSlots - 1) % kTileSlots}; }
+    Ring<kTileSlots> place;
+    DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * place.stage; }
+    DGJ_DEVICE void advance() { place.advance(); }
+    DGJ_DEVICE TileSlot before() const { return {{(place.stage + kTileSlots - 1) % kTileSlots}}; }
     // told: a barrier for each place. For whole warps, as read() is. Goes on to the next place. Returns the
     // tile's solid pieces.
     DGJ_DEVICE u32 tell(const GroupTable& table, u32 told, GroupTile t, const LiveRows& live) {
@@ -99,11 +96,11 @@ struct TileSlot {
         if (lane < kTileRows / 32) ptx::store_shared_u32(at(table) + 16 + 4 * lane, live.bits);
         if (lane == 0) t.write_to(at(table));
         ptx::sync_warp();  // one lane says that it is there
-        ptx::barrier_arrive_if(lane == 0, told + 8 * number);
+        ptx::barrier_arrive_if(lane == 0, told + 8 * place.stage);
         advance();
         return t.solid;
     }
-    DGJ_DEVICE void await(u32 told) const { ptx::barrier_wait(told + 8 * number, phase); }
+    DGJ_DEVICE void await(u32 told) const { ptx::barrier_wait(told + 8 * place.stage, place.phase); }
     DGJ_DEVICE GroupTile read(const GroupTable& table) const { return GroupTile::read_from(at(table)); }
     DGJ_DEVICE LiveMask live(const GroupTable& table, u32 piece) const {
         const u32 mask = at(table) + 16 + 8 * piece;

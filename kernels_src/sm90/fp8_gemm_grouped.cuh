@@ -17,9 +17,9 @@
 //   warps 2, 3                                                            boxes --TMA--> D
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
-// keeps up with the rings. Nothing is loaded for rows of no group, except those with ids between a group's
-// own: a piece that is not full is filled up with zeros. None of them is ever written. Three warpgroups that
-// do not wait for one another hide the promotion.
+// keeps up with the rings. Nothing is loaded for rows of no group, and a piece is filled up with zeros,
+// except with ids, between a group's own rows, and in the first rows of A or of a plane of it (RowsOfBox). No
+// row of no group is ever written. Three warpgroups that do not wait for one another hide the promotion.
 //
 // Constants from the plan (namespace dgj, before this file): kN, kK, kTileRows = 192, kTileCols = 128,
 // kWideCols = 192, kStages, kScaleChunk, kRaster, kOutput, kConsumerRegisters, kProducerRegisters, kSmem*.
@@ -117,8 +117,7 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
         if (ptx::elect_one()) {
             ptx::barrier_arrive_expect(full, bytes);
             DGJ_UNROLL
-            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros, without any
-                                                    // read
+            for (u32 b = 0; b < kFewBlocks; b++) {  // boxes past K or N are filled with zeros
                 const u32 k = (kb + b) * 128;
                 DGJ_UNROLL
                 for (u32 i = 0; i < 2; i++)
@@ -341,15 +340,20 @@ DGJ_DEVICE void few_rows(const Shared& smem, Rings& rings, const GroupedArgs& ar
 
 // ---- consumers ----------------------------------------------------------------------------------
 
-// A tile that has nothing for this warpgroup: stages of `blocks` K blocks are given back as they come, when
-// every lane has seen them: one that is two rounds late would wait for a parity that has come and gone.
+// Stages of which this warpgroup needs nothing are given back as they come, when every lane has seen them:
+// one that is two rounds late would wait for a parity that has come and gone.
+DGJ_DEVICE void skip_scales(const Shared& smem, Rings& rings) {
+    ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
+    ptx::sync_warp();  // without K nothing else says that every lane has read what was told before
+    if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    rings.scales.advance();
+}
+
+// A whole tile, in stages of `blocks` K blocks.
 DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
-    const bool leader = ptx::lane_index() == 0;
     DGJ_NO_UNROLL
-    for (u32 first = 0; first < kKBlocks; first += kScaleChunk, rings.scales.advance()) {
-        ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
-        ptx::sync_warp();
-        if (leader) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
+    for (u32 first = 0; first < kKBlocks; first += kScaleChunk) {
+        skip_scales(smem, rings);
         DGJ_NO_UNROLL
         for (u32 kb = first; kb < first + kScaleChunk && kb < kKBlocks; kb += blocks, rings.tiles.advance()) {
             ptx::barrier_wait(smem.full + 8 * rings.tiles.stage, rings.tiles.phase);
@@ -359,13 +363,6 @@ DGJ_DEVICE void skip(const Shared& smem, Rings& rings, u32 blocks) {
     }
 }
 
-DGJ_DEVICE void release_scales(const Shared& smem, Rings& rings) {
-    ptx::barrier_wait(smem.scales_full + 8 * rings.scales.stage, rings.scales.phase);
-    ptx::sync_warp();  // without K no other says that every lane has read what was told before
-    if (ptx::lane_index() == 0) ptx::barrier_arrive(smem.scales_empty + 8 * rings.scales.stage);
-    rings.scales.advance();
-}
-
 // Tiles come before their scales; the last one, and without K all, with scales that nobody reads.
 DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes& boxes,
                         const GroupedArgs& args) {
@@ -373,7 +370,7 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes&
         slot.await(smem.told);
         const GroupTile t = slot.read(smem.table);
         more = t.rows != 0;
-        if (!more || kKBlocks == 0) release_scales(smem, rings);
+        if (!more || kKBlocks == 0) skip_scales(smem, rings);
         if (!more) continue;
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
         const Share share(t, warpgroup);

@@ -391,17 +391,17 @@ FAULTS = {
         WALK,
         "        if (lane == 0) t.write_to(at(table));\n"
         "        ptx::sync_warp();  // one lane says that it is there\n"
-        "        ptx::barrier_arrive_if(lane == 0, told + 8 * number);\n",
+        "        ptx::barrier_arrive_if(lane == 0, told + 8 * place.stage);\n",
         "        ptx::sync_warp();\n"
-        "        ptx::barrier_arrive_if(lane == 0, told + 8 * number);\n"
+        "        ptx::barrier_arrive_if(lane == 0, told + 8 * place.stage);\n"
         "        if (lane == 0) t.write_to(at(table));\n",
         "",
     ),
     "a told tile awaited with the parity of the round before": (
         "short tiles",
         WALK,
-        "        number = 0;\n        phase ^= 1;\n",
-        "        number = 0;\n",
+        "told + 8 * place.stage, place.phase",
+        "told + 8 * place.stage, 0",
         "",
     ),
     "few rows promoted before their scales are there": (

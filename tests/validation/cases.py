@@ -226,6 +226,7 @@ def tile_cases() -> list[Case]:
         load("3-D box of groups", MapSpec((200, 20, 5), (256, 6144), (64, 4, 3), swizzle=64), (32, 18, 3))
     )
     # Two dimensions of the same pitch: a box ends at any row (RowsOfBox, kernels_src/parts/grouped_rows.cuh).
+    # Rows are counted from the ninth on.
     ended = MapSpec((200, 8, 21, 3), (256, 256, 256 * 24), (128, 8, 1, 1))
     for rows, row in ((8, 0), (5, 0), (5, 15), (1, 7), (8, 12)):
         at = (64, 8 - rows, row + rows, 1)
