@@ -87,7 +87,6 @@ struct TileSlot {
     Ring<kTileSlots> place;
     DGJ_DEVICE u32 at(const GroupTable& table) const { return table.slots + kSlotBytes * place.stage; }
     DGJ_DEVICE void advance() { place.advance(); }
-    DGJ_DEVICE TileSlot before() const { return {{(place.stage + kTileSlots - 1) % kTileSlots}}; }
     // told: a barrier for each place. For whole warps, as read() is. Goes on to the next place. Returns the
     // tile's solid pieces.
     DGJ_DEVICE u32 tell(const GroupTable& table, u32 told, GroupTile t, const LiveRows& live) {
@@ -116,44 +115,60 @@ struct TileSlot {
 struct GroupWalk {
     const GroupTable& table;
     const GroupedArgs& args;
+    Found found;
     u32 item;  // the first `whole` are tiles, after them `parts` make one
-    DGJ_DEVICE GroupWalk(const GroupTable& t, const GroupedArgs& a)
-        : table(t), args(a), item(ptx::block_index()) {}
+    // first: what the block starts with, where that is known.
+    DGJ_DEVICE GroupWalk(const GroupTable& t, const GroupedArgs& a, const Found& first)
+        : table(t), args(a), found(first), item(ptx::block_index()) {}
     // Read again each time: registers are scarcer than this is slow.
     DGJ_DEVICE u32 items() const { return ptx::load_shared_u32(table.items); }
     DGJ_DEVICE bool last() const { return item + ptx::grid_size() >= items(); }
-    DGJ_DEVICE void next() { item += ptx::grid_size(); }
+    DGJ_DEVICE void next() {
+        item += ptx::grid_size();
+        found = {};
+    }
 
     // The last segment whose first tile is not past this one. Segments that are not there start past all.
     DGJ_DEVICE u32 find(u32 tile) const {
         constexpr u32 kStep = kSegments / 32;
         const u32 lane = ptx::lane_index();
         const auto starts = [&](u32 s) { return ptx::load_shared_u32(table.first_tile + 4 * s) <= tile; };
-        if (one_warp_builds(args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
+        if (fits_a_warp(args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
         const u32 group = ptx::count_ones(ptx::ballot(starts(lane * kStep))) - 1;
         return group * kStep + ptx::count_ones(ptx::ballot(lane < kStep && starts(group * kStep + lane))) - 1;
     }
 
-    // For whole warps. What is read from the table is made uniform (known to be equal in all lanes):
-    // addresses and coordinates that are not would cost a loop over the lanes at each tensor copy and each
-    // WGMMA. No rows: nothing is left for this block.
-    DGJ_DEVICE GroupTile locate() const {
-        if (item >= items()) return {};
+    // What is read from the table is made uniform (known to be equal in all lanes): addresses and coordinates
+    // that are not would cost a loop over the lanes at each tensor copy and each WGMMA.
+    DGJ_DEVICE Found look_up() const {
+        Found f{.cut = 1};
+        if (item >= items()) return f;
         const u32 whole = ptx::shuffle(ptx::load_shared_u32(table.whole), 0);
-        u32 tile = item, part = 0, size = 0;  // of the tile's rows or columns, `size` from part * size on
+        u32 tile = item;
         if (item >= whole) {
-            const u32 parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0), over = item - whole;
-            part = parts == 3 ? over % 3 : parts == 2 ? over % 2 : 0;
-            size = parts == 3 ? 64 : parts == 2 ? 128 : 0;
-            tile = whole + (parts == 3 ? over / 3 : parts == 2 ? over / 2 : over);
+            const u32 over = item - whole;
+            const u32 parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0);
+            tile = parts == 3 ? over / 3 : parts == 2 ? over / 2 : over;
+            f.cut = Found::cut_into(parts, over - tile * parts);
+            tile += whole;
         }
         const u32 segment = ptx::shuffle(find(tile), 0);
-        Segment s = table.segment(segment);
-        s.row = ptx::shuffle(s.row, 0);
-        s.end = ptx::shuffle(s.end, 0);
-        s.group = ptx::shuffle(s.group, 0);
-        const u32 in_segment = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
-        const u32 rows = s.end - s.row;
+        const Segment s = table.segment(segment);
+        f.row = ptx::shuffle(s.row, 0);
+        f.end = ptx::shuffle(s.end, 0);
+        f.group = ptx::shuffle(s.group, 0);
+        f.tile = tile - ptx::shuffle(ptx::load_shared_u32(table.first_tile + 4 * segment), 0);
+        return f;
+    }
+
+    // For whole warps. No rows: nothing is left for this block.
+    DGJ_DEVICE GroupTile locate() const {
+        Found f = found;
+        if (f.cut == 0) f = look_up();
+        if (f.end == f.row) return {};
+        const u32 part = f.part();
+        u32 size = f.parts() == 3 ? 64 : f.parts() == 2 ? 128 : 0;  // rows or columns from part * size on
+        const u32 in_segment = f.tile, rows = f.end - f.row;
         const RowTiles kinds(rows);
         // Whole bands of full tiles; then spans of columns that full and wide tiles share, for the rows left.
         const u32 lead = kinds.full == 0 ? 0 : (kinds.full - 1) / kRaster * kRaster, full = kinds.full - lead;
@@ -200,7 +215,7 @@ struct GroupWalk {
                 if (take == 0) extent = 0;
             }
         }
-        return {s.group, s.row + begin, extent, col, cols};
+        return {f.group, f.row + begin, extent, col, cols};
     }
 };
 

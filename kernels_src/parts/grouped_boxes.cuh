@@ -42,22 +42,19 @@ struct Boxes {
         if (read) ptx::sync_threads(1 + warpgroup, 128);
         read = false;
     }
-    // The tile at `tile` in shared memory, of which the warpgroup has some; or none.
-    DGJ_DEVICE void hand_over(const BoxShared& smem, u32 warpgroup, u32 tile, bool some) {
-        const bool leader = ptx::thread_index() % 128 == 0;
-        Word4 told = {};
-        if (leader) told = ptx::load_shared_word4(tile);
+    // What the warpgroup has of a tile; or that it has none.
+    DGJ_DEVICE void hand_over(const BoxShared& smem, u32 warpgroup, GroupTile t, bool some) {
         if (some) ptx::fence_async_shared();
-        else told.z &= (1u << kSolidShift) - 1;
-        if (leader) ptx::store_shared_word4(smem.mail + 16 * warpgroup, told);
+        else t.solid = 0;
+        if (ptx::thread_index() % 128 == 0) t.write_to(smem.mail + 16 * warpgroup);
         ptx::sync_warp();
         ptx::barrier_arrive_if(ptx::lane_index() == 0, smem.staged + 8 * warpgroup);
         phase ^= 1;
         used = true;
     }
-    DGJ_DEVICE void hand_over_none(const BoxShared& smem, u32 warpgroup, u32 tile) {
+    DGJ_DEVICE void hand_over_none(const BoxShared& smem, u32 warpgroup, const GroupTile& t) {
         ptx::barrier_wait(smem.sent + 8 * warpgroup, phase ^ 1);
-        hand_over(smem, warpgroup, tile, false);
+        hand_over(smem, warpgroup, t, false);
     }
 };
 

@@ -39,6 +39,7 @@ DGJ_DEVICE u64 d_row(const GroupedArgs& args, u32 group, u32 row) {  // address
 struct RowsOfBox {
     u32 first, second;
     DGJ_DEVICE RowsOfBox(const GroupedArgs& args, u32 box, u32 row, u32 count) {
+        box = ptx::hidden(box);  // or what follows takes a register in all loops
         const u32 height = box < args.rows ? box : args.rows, before = height - count;
         first = before < row ? before : row;
         second = row - first;

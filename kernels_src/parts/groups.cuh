@@ -256,16 +256,32 @@ struct RowTiles {
     DGJ_DEVICE u32 tiles() const { return full * kColTiles + wide * kWideTiles; }
 };
 
-// What a page comes to: its tiles, and the parts that tiles of the last round are cut into. Written by one
-// thread.
+// Into so many parts tiles of the last round are cut.
+DGJ_DEVICE u32 parts_of(u32 left) {
+    const u32 blocks = ptx::grid_size();
+    return left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
+}
+
+// What a page comes to. Written by one thread.
 DGJ_DEVICE void finish_table(const GroupTable& table, u32 page, u32 tiles) {
-    const u32 blocks = ptx::grid_size(), left = tiles < blocks ? tiles : tiles % blocks;
-    const u32 parts = left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
+    u32 left = tiles;
+    if (tiles >= ptx::grid_size()) left %= ptx::grid_size();
+    const u32 parts = parts_of(left);
     ptx::store_shared_u32(table.page, page);
     ptx::store_shared_u32(table.whole, tiles - left);
     ptx::store_shared_u32(table.parts, parts);
     ptx::store_shared_u32(table.items, tiles - left + left * parts);
 }
+
+// Which tile of which segment, or which of the parts that it is cut into. The same in all lanes.
+struct Found {
+    u32 row = 0, end = 0, group = 0;  // of the segment; no rows: there is no tile
+    u32 tile = 0;                     // in the segment
+    u32 cut = 0;                      // cut_into(); 0: it was not looked for yet
+    DGJ_DEVICE static u32 cut_into(u32 parts, u32 part) { return parts | part << 2; }
+    DGJ_DEVICE u32 parts() const { return cut & 3; }
+    DGJ_DEVICE u32 part() const { return cut >> 2; }
+};
 
 // Called by kBuilders threads; the other warps that read the table see it after a barrier.
 DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u32 page) {
@@ -289,9 +305,8 @@ DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u3
     if (thread == kBuilders - 1) finish_table(table, page, upto);
 }
 
-DGJ_DEVICE bool one_warp_builds(const GroupedArgs& args) {
-    return args.form != kFormIds && args.groups <= 32;
-}
+// A group a lane: each producer makes the table in registers, and finds its first tile there.
+DGJ_DEVICE bool fits_a_warp(const GroupedArgs& args) { return args.form != kFormIds && args.groups <= 32; }
 
 // For one whole warp, a group a lane: the words of its group, not waited for yet.
 struct SmallIndex {
@@ -304,8 +319,10 @@ struct SmallIndex {
     }
 };
 
-// That warp: what list_groups and build_table do. It sees the table afterwards.
-DGJ_DEVICE void build_small_table(const GroupTable& table, const GroupedArgs& args, const SmallIndex& index) {
+// What list_groups and build_table do, for a whole warp; returns the block's first tile. One warp writes the
+// table, which the others see once they have met it.
+DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& args, const SmallIndex& index,
+                                   bool writes) {
     const u32 lane = ptx::lane_index();
     const bool offsets = args.form == kFormOffsets;
     const u32 value = clamp_rows(index.value, args.rows), next = clamp_rows(index.next, args.rows);
@@ -328,12 +345,25 @@ DGJ_DEVICE void build_small_table(const GroupTable& table, const GroupedArgs& ar
         const u32 below = ptx::shuffle_up(upto, distance);
         if (lane >= distance) upto += below;
     }
-    ptx::store_shared_u32(table.row + 4 * lane, start);
-    ptx::store_shared_u32(table.end + 4 * lane, end);
-    ptx::store_shared_u32(table.group + 4 * lane, lane);
-    ptx::store_shared_u32(table.first_tile + 4 * lane, upto - tiles);
-    if (lane == 31) finish_table(table, 0, upto);
-    ptx::sync_warp();
+    const u32 first = upto - tiles, all = ptx::shuffle(upto, 31), item = ptx::block_index();
+    if (writes) {
+        ptx::store_shared_u32(table.row + 4 * lane, start);
+        ptx::store_shared_u32(table.end + 4 * lane, end);
+        ptx::store_shared_u32(table.group + 4 * lane, lane);
+        ptx::store_shared_u32(table.first_tile + 4 * lane, first);
+        if (lane == 31) finish_table(table, 0, upto);
+        ptx::sync_warp();
+    }
+    Found found{.cut = 1};
+    const u32 parts = all < ptx::grid_size() ? parts_of(all) : 1;
+    const u32 tile = parts == 3 ? item / 3 : parts == 2 ? item / 2 : item;
+    if (tile < all) {
+        found.group = ptx::count_ones(ptx::ballot(first <= tile)) - 1;
+        found.row = ptx::shuffle(start, found.group), found.end = ptx::shuffle(end, found.group);
+        found.tile = tile - ptx::shuffle(first, found.group);
+        found.cut = Found::cut_into(parts, item - tile * parts);
+    }
+    return found;
 }
 
 // Pages there are; known once page 0 has been built.

@@ -132,7 +132,7 @@ DGJ_DEVICE void produce_scales(const Shared& smem, const GemmArgs& args) {
                     ptx::copy_async4(to + kScaleChunk * kScalePitch + i * kScaleBPitch + lane * 4, sfb,
                                      has_b);
             ptx::barrier_arrive_after_copies(full);
-            meet_once(kStartBarrier, starting);
+            meet_once(kStartBarrier, 64, starting);
         }
     }
 }
@@ -315,7 +315,7 @@ DGJ_DEVICE void fp8_gemm(const TensorMap& map_a, const TensorMap& map_b, const T
         if constexpr (kProducerRegisters != 0) ptx::lower_registers<kProducerRegisters>();
         if (warp == 4 * kWarpgroups) {
             bool starting = kKBlocks > 0;  // without K there are no scales to let go first
-            meet_once(kStartBarrier, starting);
+            meet_once(kStartBarrier, 64, starting);
             if (ptx::lane_index() == 0) produce_tiles(smem, map_a, map_b, args.m);
         } else if (warp == 4 * kWarpgroups + 1) {
             produce_scales(smem, args);

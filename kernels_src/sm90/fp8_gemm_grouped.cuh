@@ -14,7 +14,7 @@
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //                              which tile is next, its live rows  -->  kTileSlots places
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> boxes -> rows of D
-//   warps 2, 3                                                            boxes --TMA--> D
+//   warps 2, 3                 table of up to 32 groups;                  boxes --TMA--> D
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
 // keeps up with the rings. Nothing is loaded for rows of no group, and a piece is filled up with zeros,
@@ -60,6 +60,7 @@ constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // whe
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
 constexpr u32 kScaleBlocks = (kN + 127) / 128;
 constexpr u32 kProducerBarrier = kBuilderBarrier + 1, kTableBarrier = kProducerBarrier + 1;
+constexpr u32 kProducerThreads = 96;                   // with the warp that writes a small table
 constexpr u32 kTableThreads = 128 * kWarpgroups + 64;  // who reads the table: not the senders
 
 struct Shared {  // addresses
@@ -75,11 +76,22 @@ struct Shared {  // addresses
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
 
+struct Producer {  // one of the two warps
+    bool tiles;    // or scales
+    Rings rings;
+    TileSlot slot;
+    bool starting = true;
+    u32 plain = ~0u;  // stages of the ring of scales that plain copies may have written last
+    u32 solid = 0;    // pieces of any tile
+    DGJ_DEVICE void meet() { meet_once(kProducerBarrier, kProducerThreads, starting); }
+};
+
 // A warp goes through the stages together, so that all of it is uniform; one lane copies, once all are there
 // (nobody is a round late: see skip()).
-DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
-                          const TensorMap& map_b, const GroupedArgs& args, const GroupTile& t, u32 p,
-                          bool& starting) {
+DGJ_DEVICE void load_many(const Shared& smem, Producer& me, const TensorMap& map_a, const TensorMap& map_b,
+                          const GroupedArgs& args, const GroupTile& t) {
+    Ring<kStages>& ring = me.rings.tiles;
+    const u32 p = plane(args, t.group);
     const u32 pieces = 1 + (t.rows > 64) + (t.rows > 128), at = t.wide() ? kWideWeights : kManyWeights;
     const u32 boxes = t.pieces_of_b();
     const RowsOfBox last(args, 64, t.row + (pieces - 1) * 64, t.rows - (pieces - 1) * 64);
@@ -100,13 +112,14 @@ DGJ_DEVICE void load_many(const Shared& smem, Ring<kStages>& ring, const TensorM
                     ptx::load_tile4(to + i * kPieceBytes, &map_a, kb * 128, i + 1 < pieces ? 0 : last.first,
                                     i + 1 < pieces ? t.row + i * 64 : last.second, p, full);
         }
-        meet_once(kProducerBarrier, starting);
+        me.meet();
     }
 }
 
-DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_few,
-                         const TensorMap& map_b, const GroupedArgs& args, const GroupTile& t, u32 p,
-                         bool& starting) {
+DGJ_DEVICE void load_few(const Shared& smem, Producer& me, const TensorMap& map_few, const TensorMap& map_b,
+                         const GroupedArgs& args, const GroupTile& t) {
+    Ring<kStages>& ring = me.rings.tiles;
+    const u32 p = plane(args, t.group);
     const u32 boxes = t.pieces_of_b();
     const u32 bytes = kFewBlocks * (boxes * kPieceBytes + kTokenBytes);
     const RowsOfBox tokens(args, kFewRows, t.row, t.rows);
@@ -128,65 +141,69 @@ DGJ_DEVICE void load_few(const Shared& smem, Ring<kStages>& ring, const TensorMa
                                 p, full);
             }
         }
-        meet_once(kProducerBarrier, starting);
-    }
-}
-
-DGJ_DEVICE void produce_tiles(const Shared& smem, Ring<kStages>& ring, const TensorMap& map_a,
-                              const TensorMap& map_b, const TensorMap& map_few, const GroupedArgs& args,
-                              bool& starting, bool last_page) {
-    for (GroupWalk walk(smem.table, args);; walk.next()) {
-        const GroupTile t = walk.locate();
-        if (t.rows == 0) break;
-        const u32 p = plane(args, t.group);
-        if (t.rows > kFewRows) load_many(smem, ring, map_a, map_b, args, t, p, starting);
-        else load_few(smem, ring, map_few, map_b, args, t, p, starting);
-        if (last_page && walk.last()) ptx::launch_next_kernel();
+        me.meet();
     }
 }
 
 // The next tile is told as soon as its first scales have been asked for: consumers get ready, and multiply,
 // while they are on their way. Who has waited for stage s to be free knows that all have given back stage
 // s - 2, so that nobody reads the third tile before any more.
-DGJ_DEVICE void produce_scales(const Shared& smem, Ring<kScaleStages>& ring, TileSlot& slot,
-                               const GroupedArgs& args, bool& starting, u32& solid) {
+DGJ_DEVICE void load_tile_scales(const Shared& smem, Producer& me, const GroupedArgs& args,
+                                 const GroupTile& t) {
+    Ring<kScaleStages>& ring = me.rings.scales;
     const u32 lane = ptx::lane_index();
-    u32 plain = ~0u;  // stages of the ring that plain copies may have written last
-    for (GroupWalk walk(smem.table, args);; walk.next()) {
+    const TileIds ids(args, t);
+    const ScaleStrides sfa = scales_of(args, t.group);
+    const u32 scale_block = t.col / 128 +
+                            lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
+    const bool has_b = lane < 2 * kScaleChunk && scale_block < kScaleBlocks;
+    const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)scale_block * args.sfb_stride_n;
+    const bool bulk = bulk_copies(sfa, t.row);
+    const u32 rows_left = t.rows;  // what others own may be garbage, but is never needed
+    DGJ_NO_UNROLL
+    for (u32 first = 0; first < kKBlocks + (kKBlocks == 0); first += kScaleChunk, ring.advance()) {
+        const u32 to = smem.scales + ring.stage * kScaleBytes;
+        const u32 full = smem.scales_full + 8 * ring.stage;
+        const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
+        ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
+        // Bulk copies to where plain ones wrote last need a fence, which costs as much as a copy.
+        const u32 mark = 1u << ring.stage;
+        if (bulk && (me.plain & mark) != 0) ptx::fence_async_shared();
+        me.plain = bulk ? me.plain & ~mark : me.plain | mark;
+        load_scales<false>(sfa, bulk, to, kScalePitch, t.row, t.few() ? kFewRows : kTileRows, rows_left,
+                           first, count, full);
+        if (lane < 2 * kScaleChunk) {
+            const bool in = has_b && lane / 2 < count;
+            ptx::copy_async4(to + kScaleB + lane * 4,
+                             in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
+        }
+        me.meet();
+        if (first == 0) me.solid |= me.slot.tell(smem.table, smem.told, t, LiveRows(ids, t));
+        ptx::barrier_arrive_after_copies(full);
+    }
+}
+
+// A page's tiles. Both walk the same ones: one loop, so that what looks for them stands in the kernel once.
+DGJ_DEVICE void produce(const Shared& smem, Producer& me, const TensorMap& map_a, const TensorMap& map_b,
+                        const TensorMap& map_few, const GroupedArgs& args, const Found& first,
+                        bool last_page) {
+    if constexpr (kKBlocks == 0) me.meet();  // nothing is loaded
+    for (GroupWalk walk(smem.table, args, first);; walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;
-        const TileIds ids(args, t);
-        const ScaleStrides sfa = scales_of(args, t.group);
-        const u32 scale_block = t.col / 128 +
-                                lane % 2;  // lanes 2 i, 2 i + 1: of the i-th K block, both a tile may need
-        const bool has_b = lane < 2 * kScaleChunk && scale_block < kScaleBlocks;
-        const float* sfb = args.sfb + (i64)t.group * args.sfb_group + (i64)scale_block * args.sfb_stride_n;
-        const bool bulk = bulk_copies(sfa, t.row);
-        const u32 rows_left = t.rows;  // what others own may be garbage, but is never needed
-        DGJ_NO_UNROLL
-        for (u32 first = 0; first < kKBlocks + (kKBlocks == 0); first += kScaleChunk, ring.advance()) {
-            const u32 to = smem.scales + ring.stage * kScaleBytes;
-            const u32 full = smem.scales_full + 8 * ring.stage;
-            const u32 count = kKBlocks - first < kScaleChunk ? kKBlocks - first : kScaleChunk;
-            ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-            // Bulk copies to where plain ones wrote last need a fence, which costs as much as a copy.
-            const u32 mark = 1u << ring.stage;
-            if (bulk && (plain & mark) != 0) ptx::fence_async_shared();
-            plain = bulk ? plain & ~mark : plain | mark;
-            load_scales<false>(sfa, bulk, to, kScalePitch, t.row, t.few() ? kFewRows : kTileRows, rows_left,
-                               first, count, full);
-            if (lane < 2 * kScaleChunk) {
-                const bool in = has_b && lane / 2 < count;
-                ptx::copy_async4(to + kScaleB + lane * 4,
-                                 in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
-            }
-            if (kKBlocks != 0) meet_once(kProducerBarrier, starting);
-            if (first == 0) solid |= slot.tell(smem.table, smem.told, t, LiveRows(ids, t));
-            ptx::barrier_arrive_after_copies(full);
+        if (!me.tiles) {
+            load_tile_scales(smem, me, args, t);
+            continue;
         }
+        if (t.rows > kFewRows) load_many(smem, me, map_a, map_b, args, t);
+        else load_few(smem, me, map_few, map_b, args, t);
+        if (last_page && walk.last()) ptx::launch_next_kernel();
     }
+    me.meet();  // where there was no tile
+    if (me.tiles) return;
+    Ring<kScaleStages>& ring = me.rings.scales;
     ptx::barrier_wait(smem.scales_empty + 8 * ring.stage, ring.phase ^ 1);
-    slot.tell(smem.table, smem.told, {}, {});
+    me.slot.tell(smem.table, smem.told, {}, {});
     ptx::barrier_arrive_after_copies(smem.scales_full + 8 * ring.stage);
     ring.advance();
 }
@@ -234,13 +251,13 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const 
     if constexpr (kOutput != Output::kF32) {
         constexpr u32 kBoxCols = kCols / 64;
         const u32 box = smem.boxes.of(warpgroup);
+        const GroupTile t = slot.read(smem.table);
         boxes.await(smem.boxes, warpgroup);
         DGJ_UNROLL
         for (u32 i = 0; i < 2; i++)
             stage_rows<Out>(box + i * kBoxBytes, acc[i / kBoxCols], i % kBoxCols * 64);
-        const GroupTile t = slot.read(smem.table);
         sent = Share(t, warpgroup).solid(t);
-        if (t.solid != 0) boxes.hand_over(smem.boxes, warpgroup, slot.at(smem.table), sent != 0);
+        if (t.solid != 0) boxes.hand_over(smem.boxes, warpgroup, t, sent != 0);
         if (sent == 3) return;
         ptx::sync_threads(1 + warpgroup, 128);
         boxes.read = true;
@@ -375,8 +392,7 @@ DGJ_DEVICE void consume(const Shared& smem, Rings& rings, TileSlot& slot, Boxes&
         const u32 warpgroup = ptx::warp_index() / 4;  // again for each tile: a register less in the loops
         const Share share(t, warpgroup);
         if (t.few() ? warpgroup >= t.pieces_of_b() : share.none(t)) {
-            if (kOutput != Output::kF32 && t.solid != 0)
-                boxes.hand_over_none(smem.boxes, warpgroup, slot.at(smem.table));
+            if (kOutput != Output::kF32 && t.solid != 0) boxes.hand_over_none(smem.boxes, warpgroup, t);
             skip(smem, rings, t.few() ? kFewBlocks : 1);
         } else if (t.few()) {
             few_rows(smem, rings, args, slot, t, warpgroup, boxes);
@@ -412,41 +428,36 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     }
     ptx::wait_for_prior_kernels();
     SmallIndex index;
-    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);
+    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);
     ptx::sync_block();  // barriers are there; before what the roles read of the arguments
 
-    Rings rings;
-    TileSlot slot;
     if (ptx::warp_index() / 4 == kWarpgroups) {
         ptx::lower_registers<kProducerRegisters>();
         const u32 warp = ptx::warp_index() % 4;
+        Found first;
+        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);
+        if (warp == 2) ptx::sync_threads(kProducerBarrier, kProducerThreads);  // the table is there
         if (warp > 1) {
             if (kOutput != Output::kF32) send_boxes(smem.boxes, map_d, args, warp % 2);
             return;
         }
-        const bool tiles = warp == 0;
-        bool starting = true;
-        u32 solid = 0;  // pieces of any tile
+        Producer me{.tiles = warp == 0};
         for (u32 page = 0;;) {
-            if (!one_warp_builds(args)) {
-                ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
-            } else {
-                if (tiles) build_small_table(smem.table, args, index);
-                ptx::sync_threads(kProducerBarrier, 64);
-            }
+            if (!fits_a_warp(args)) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
             const u32 pages = page_count(smem.table, args);
-            if (tiles)
-                produce_tiles(smem, rings.tiles, map_a, map_b, map_few, args, starting, page + 1 >= pages);
-            else produce_scales(smem, rings.scales, slot, args, starting, solid);
+            produce(smem, me, map_a, map_b, map_few, args, first, page + 1 >= pages);
             if (++page >= pages) break;
+            first = {};
             ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
         }
-        if (kOutput != Output::kF32 && !tiles && solid == 0) dismiss_senders(smem.boxes);
+        if (kOutput != Output::kF32 && !me.tiles && me.solid == 0) dismiss_senders(smem.boxes);
     } else {
         ptx::raise_registers<kConsumerRegisters>();
+        Rings rings;
+        TileSlot slot;
         Boxes boxes;
         for (u32 page = 0;;) {
-            if (!one_warp_builds(args)) {
+            if (!fits_a_warp(args)) {
                 if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
                 ptx::sync_threads(kTableBarrier, kTableThreads);
             }
@@ -456,9 +467,9 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             if (page >= page_count(smem.table, args)) break;
             ptx::sync_threads(kTableBarrier, kTableThreads);
         }
-        // The last tile told, which has no rows, ends the senders' work, where there was any.
+        // A tile without rows ends the senders' work, where there was any.
         if (kOutput != Output::kF32 && boxes.used)
-            boxes.hand_over_none(smem.boxes, ptx::warp_index() / 4, slot.before().at(smem.table));
+            boxes.hand_over_none(smem.boxes, ptx::warp_index() / 4, {});
     }
 }
 

@@ -23,15 +23,16 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
     ptx::wait_for_prior_kernels();
     for (u32 page = 0;; page++) {
-        if (one_warp_builds(args)) {
-            if (ptx::warp_index() == 0) build_small_table(table, args, SmallIndex(args));
+        Found first;
+        if (fits_a_warp(args)) {
+            first = build_small_table(table, args, SmallIndex(args), true);
         } else {
             build_table(table, args, page);
         }
         ptx::sync_block();
         const u32 pages = page_count(table, args);
         if (ptx::warp_index() == 0) {
-            for (GroupWalk walk(table, args); walk.item < walk.items(); walk.next()) {
+            for (GroupWalk walk(table, args, first); walk.item < walk.items(); walk.next()) {
                 const GroupTile t = walk.locate();
                 const u32 left = kN - t.col, tile = left < kTileCols ? left : kTileCols;
                 const u32 cols = t.cols != 0 ? t.cols : tile;

@@ -220,6 +220,8 @@ PROBLEMS = {
     "many rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (250,), 136, 272)),
     "few rows at the end": lambda: read_to_the_end(grouped.make(OFFSETS, (30,), 136, 272)),
     "fewer rows than groups": lambda: grouped.make(IDS, [2, *[0] * 40], 8, 16),
+    "small without K": lambda: grouped.make(OFFSETS, (200, 7, 100), 264, 0),
+    "a block without tiles": lambda: grouped.make(OFFSETS, (20,), 8, 272),
     "without K": lambda: grouped.make(ENDS, [i % 3 for i in range(600)], 8, 0, alignment=2),
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
@@ -230,7 +232,7 @@ PROBLEMS = {
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
 }
-SMS = {"cut columns": 4, "halves": 12}  # others: 1
+SMS = {"cut columns": 4, "halves": 12, "a block without tiles": 5}  # others: 1
 FAULTS = {
     "a warp's index is asked for by one lane alone": (
         "pages",
@@ -256,7 +258,7 @@ FAULTS = {
     "bulk copies of scales where plain ones wrote, without a fence": (
         "mixed",
         KERNEL,
-        "if (bulk && (plain & mark) != 0) ptx::fence_async_shared();",
+        "if (bulk && (me.plain & mark) != 0) ptx::fence_async_shared();",
         "",
         "fence",
     ),
@@ -291,8 +293,8 @@ FAULTS = {
     "a warpgroup without rows hands nothing over": (
         "two pieces",
         KERNEL,
-        "    if (kOutput != Output::kF32 && t.solid != 0)\n",
-        "    if (false)\n",
+        "if (kOutput != Output::kF32 && t.solid != 0) boxes.",
+        "if (false) boxes.",
         "",
     ),
     "senders are never told the end": (
@@ -305,28 +307,28 @@ FAULTS = {
     "senders who have nothing are never told the end": (
         "few rows",
         KERNEL,
-        "!tiles && solid == 0",
+        "!me.tiles && me.solid == 0",
         "false",
         "deadlock",
     ),
     "senders are dismissed for a last tile that has nothing for them": (
         "solid, then few",
         KERNEL,
-        "if (first == 0) solid |= slot.tell",
-        "if (first == 0) solid = slot.tell",
+        "me.solid |= me.slot.tell",
+        "me.solid = me.slot.tell",
         "",
     ),
     "senders are dismissed for a last page that has nothing for them": (
         "solid, then a page of few",
         KERNEL,
         "            const u32 pages = page_count(smem.table, args);\n",
-        "            const u32 pages = page_count(smem.table, args);\n            solid = 0;\n",
+        "            const u32 pages = page_count(smem.table, args);\n            me.solid = 0;\n",
         "",
     ),
     "a warpgroup without columns has its boxes sent": (
         "cut columns",
         BOXES,
-        "        else told.z &= (1u << kSolidShift) - 1;\n",
+        "        else t.solid = 0;\n",
         "",
         "it was never written",
     ),
@@ -368,14 +370,14 @@ FAULTS = {
     "staged results stored without a fence": (
         "mixed",
         BOXES,
-        "        if (some) ptx::fence_async_shared();\n        else told",
-        "        if (!some) told",
+        "        if (some) ptx::fence_async_shared();\n        else t.solid",
+        "        if (!some) t.solid",
         "fence",
     ),
     "the table is read before the builders are done": (
         "pages",
         KERNEL,
-        "                ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there\n",
+        "if (!fits_a_warp(args)) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there\n",
         "",
         "",
     ),
@@ -424,38 +426,68 @@ FAULTS = {
         "mixed",
         KERNEL,
         "    ptx::wait_for_prior_kernels();\n    SmallIndex index;\n"
-        "    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);\n",
+        "    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);\n",
         "    SmallIndex index;\n"
-        "    if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index = SmallIndex(args);\n"
+        "    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);\n"
         "    ptx::wait_for_prior_kernels();\n",
         "griddepcontrol.wait",
     ),
     "ids read as if they were groups": (
         "fewer rows than groups",
         KERNEL,
-        "if (ptx::warp_index() == 4 * kWarpgroups && one_warp_builds(args)) index",
-        "if (ptx::warp_index() == 4 * kWarpgroups) index",
+        "if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index",
+        "if (ptx::warp_index() / 4 == kWarpgroups) index",
         "outside every buffer",
     ),
     "scales start without the tiles' warp": (
         "mixed",
         KERNEL,
-        "            if (kKBlocks != 0) meet_once(kProducerBarrier, starting);\n",
-        "",
+        "        me.meet();\n        if (first == 0)",
+        "        if (first == 0)",
         "deadlock",
     ),
     "one warp's table is read before it is written": (
         "mixed",
         KERNEL,
-        "                ptx::sync_threads(kProducerBarrier, 64);\n",
+        "        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);\n",
+        "        if (warp == 2) ptx::sync_threads(kProducerBarrier, kProducerThreads);\n"
+        "        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);\n"
+        "        if (warp == 2) return;\n",
         "",
+    ),
+    "without loads one warp's table is read before it is written": (
+        "small without K",
+        KERNEL,
+        "    if constexpr (kKBlocks == 0) me.meet();  // nothing is loaded\n",
+        "",
+        "not ordered before",
+    ),
+    "a block without tiles leaves its table before it is written": (
+        "a block without tiles",
+        KERNEL,
+        "    me.meet();  // where there was no tile\n",
+        "",
+        "",
+    ),
+    "a block looks for its first tile where it has found it": (
+        "mixed",
+        WALK,
+        "        if (f.cut == 0) f = look_up();\n",
+        "        f = look_up();\n",
+        "not ordered before",
+    ),
+    "a block's second tile is its first one again": (
+        "mixed",
+        WALK,
+        "        item += ptx::grid_size();\n        found = {};\n",
+        "        item += ptx::grid_size();\n",
         "",
     ),
     "scales' stages counted as free of plain writes": (
         "mixed",
         KERNEL,
-        "plain = bulk ? plain & ~mark : plain | mark;",
-        "plain &= ~mark;",
+        "me.plain = bulk ? me.plain & ~mark : me.plain | mark;",
+        "me.plain &= ~mark;",
         "no fence.proxy.async",
     ),
     "warp sums overwritten while others read them": (
