@@ -13,8 +13,8 @@ WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table
 PAGE = 6
 FEW = 32  # kFewRows
 
-# In place of the kernel: the table is made as there, then a warp writes down what its walk says. After a tile
-# without rows all leave the page.
+# In place of the kernel: the table is made as there, then a warp writes down what its walk says, parts
+# without rows too. After a tile without rows all leave the page.
 WALK = """
 #include "parts/group_walk.cuh"
 DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
@@ -32,8 +32,9 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
         ptx::sync_block();
         const u32 pages = page_count(table, args);
         if (ptx::warp_index() == 0) {
-            for (GroupWalk walk(table, args, first); walk.item < walk.items(); walk.next()) {
+            for (GroupWalk walk(table, args, first);; walk.next()) {
                 const GroupTile t = walk.locate();
+                if (t.rows == 0 && walk.item >= walk.items()) break;
                 const u32 left = kN - t.col, tile = left < kTileCols ? left : kTileCols;
                 const u32 cols = t.cols != 0 ? t.cols : tile;
                 if (ptx::lane_index() == 0) {
@@ -148,6 +149,15 @@ def test_every_row_and_column_of_every_group_is_computed_once(form, n):
         groups, blocks = generator.randint(fewest, most), generator.choice((1, 2, 5, 20, 66, 132))
         alignment, index, owner = draw(form, groups, largest, generator)
         check(n, form, owner, tiles_of(n, form, index, owner, groups, alignment, blocks))
+
+
+# Blocks: fewer than tiles, as many, more, and more than there are parts of tiles.
+@pytest.mark.parametrize("blocks", [31, 32, 33, 65, 97])
+@pytest.mark.parametrize("form", [ENDS, OFFSETS, COUNTS], ids=["ends", "offsets", "counts"])
+def test_the_last_of_as_many_groups_as_a_warp_has_lanes_is_computed_once(form, blocks):
+    alignment = 8 if form == ENDS else 1
+    index, owner = grouped.rows_of(form, [5] * 32, alignment, None)  # 32 tiles
+    check(8, form, owner, tiles_of(8, form, index, owner, 32, alignment, blocks))
 
 
 @pytest.mark.parametrize("parts", [2, 3])
