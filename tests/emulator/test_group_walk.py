@@ -21,6 +21,10 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     using namespace dgj;
     const GroupTable table(ptx::shared_base());
     Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
+    if (ptx::warp_index() == 0)  // what a kernel before may leave there: tiles that seem to start here
+        for (u32 s = ptx::lane_index(); s < kSegments; s += 32)
+            ptx::store_shared_u32(table.first_tile + 4 * s, 0);
+    ptx::sync_block();
     ptx::wait_for_prior_kernels();
     for (u32 page = 0;; page++) {
         Found first;
