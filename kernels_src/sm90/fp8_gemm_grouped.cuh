@@ -447,7 +447,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
             const u32 pages = page_count(smem.table, args);
             produce(smem, me, map_a, map_b, map_few, args, first, page + 1 >= pages);
             if (++page >= pages) break;
-            first = {};
+            first = {};  // is empty here, but takes registers through the loop if that is not said
             ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
         }
         if (kOutput != Output::kF32 && !me.tiles && me.solid == 0) dismiss_senders(smem.boxes);
