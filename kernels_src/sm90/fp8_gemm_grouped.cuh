@@ -187,7 +187,7 @@ DGJ_DEVICE void load_tile_scales(const Shared& smem, Producer& me, const Grouped
 DGJ_DEVICE void produce(const Shared& smem, Producer& me, const TensorMap& map_a, const TensorMap& map_b,
                         const TensorMap& map_few, const GroupedArgs& args, const Found& first,
                         bool last_page) {
-    if constexpr (kKBlocks == 0) me.meet();  // nothing is loaded
+    if constexpr (kKBlocks == 0) me.meet();  // there are no loads to meet at
     for (GroupWalk walk(smem.table, args, first);; walk.next()) {
         const GroupTile t = walk.locate();
         if (t.rows == 0) break;

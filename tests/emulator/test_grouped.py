@@ -458,7 +458,7 @@ FAULTS = {
     "without loads one warp's table is read before it is written": (
         "small without K",
         KERNEL,
-        "    if constexpr (kKBlocks == 0) me.meet();  // nothing is loaded\n",
+        "    if constexpr (kKBlocks == 0) me.meet();  // there are no loads to meet at\n",
         "",
         "not ordered before",
     ),
