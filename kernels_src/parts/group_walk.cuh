@@ -146,9 +146,8 @@ struct GroupWalk {
         const u32 whole = ptx::shuffle(ptx::load_shared_u32(table.whole), 0);
         u32 tile = item;
         if (item >= whole) {
-            const u32 over = item - whole;
-            const u32 parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0);
-            tile = parts == 3 ? over / 3 : parts == 2 ? over / 2 : over;
+            const u32 over = item - whole, parts = ptx::shuffle(ptx::load_shared_u32(table.parts), 0);
+            tile = tile_of(over, parts);
             f.cut = Found::cut_into(parts, over - tile * parts);
             tile += whole;
         }

@@ -262,10 +262,12 @@ DGJ_DEVICE u32 parts_of(u32 left) {
     return left * 3 <= blocks ? 3 : left * 2 <= blocks ? 2 : 1;
 }
 
+// Which of tiles that are cut into so many parts each an item is of.
+DGJ_DEVICE u32 tile_of(u32 item, u32 parts) { return parts == 3 ? item / 3 : parts == 2 ? item / 2 : item; }
+
 // What a page comes to. Written by one thread.
 DGJ_DEVICE void finish_table(const GroupTable& table, u32 page, u32 tiles) {
-    u32 left = tiles;
-    if (tiles >= ptx::grid_size()) left %= ptx::grid_size();
+    const u32 blocks = ptx::grid_size(), left = tiles < blocks ? tiles : tiles % blocks;
     const u32 parts = parts_of(left);
     ptx::store_shared_u32(table.page, page);
     ptx::store_shared_u32(table.whole, tiles - left);
@@ -355,8 +357,7 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
         ptx::sync_warp();
     }
     Found found{.cut = 1};
-    const u32 parts = all < ptx::grid_size() ? parts_of(all) : 1;
-    const u32 tile = parts == 3 ? item / 3 : parts == 2 ? item / 2 : item;
+    const u32 parts = all < ptx::grid_size() ? parts_of(all) : 1, tile = tile_of(item, parts);
     if (tile < all) {
         found.group = ptx::count_ones(ptx::ballot(first <= tile)) - 1;
         found.row = ptx::shuffle(start, found.group), found.end = ptx::shuffle(end, found.group);

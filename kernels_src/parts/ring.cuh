@@ -21,10 +21,9 @@ struct Ring {
     }
 };
 
-// For the warps of tiles and of scales, whole: the first call of each meets the other's, and who else comes
-// to
-// the barrier. The copy engine works off what it is given in order, and the scales of the first tile, without
-// which no product of it counts, would come after a whole ring of tiles.
+// For the warps of tiles and of scales, whole: the first call of each meets the other's, and whoever else
+// comes to the barrier. The copy engine works off what it is given in order, and the scales of the first
+// tile, without which no product of it counts, would come after a whole ring of tiles.
 DGJ_DEVICE void meet_once(u32 named_barrier, u32 threads, bool& starting) {
     if (starting) ptx::sync_threads(named_barrier, threads);
     starting = false;
