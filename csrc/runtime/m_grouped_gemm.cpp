@@ -87,7 +87,9 @@ void launch_grouped(ThreadState& t, const MGroupedCall& call, const MNode& node,
               static_cast<unsigned>(call.form),
               static_cast<unsigned>(call.alignment),
               call.zero_padding,
-              0};
+              call.form == GroupForm::kIds
+                  ? static_cast<unsigned>((call.rows + call.alignment - 1) / call.alignment)
+                  : 0u};
     t.last.params = {const_cast<CUtensorMap*>(a), const_cast<CUtensorMap*>(b), const_cast<CUtensorMap*>(few),
                      const_cast<CUtensorMap*>(d), &t.args};
     const std::uint32_t sms = usable_sms(device);

@@ -133,7 +133,7 @@ struct GroupWalk {
         constexpr u32 kStep = kSegments / 32;
         const u32 lane = ptx::lane_index();
         const auto starts = [&](u32 s) { return ptx::load_shared_u32(table.first_tile + 4 * s) <= tile; };
-        if (fits_a_warp(args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
+        if (fits_a_warp(table, args)) return ptx::count_ones(ptx::ballot(starts(lane))) - 1;
         const u32 group = ptx::count_ones(ptx::ballot(starts(lane * kStep))) - 1;
         return group * kStep + ptx::count_ones(ptx::ballot(lane < kStep && starts(group * kStep + lane))) - 1;
     }

@@ -20,7 +20,7 @@ struct GroupedArgs {
     unsigned form;          // 0: ids, 1: ends, 2: offsets, 3: counts (dgj::GroupForm; planes are groups)
     unsigned alignment;     // ids, ends: groups start at its multiples
     unsigned zero_padding;  // ids, ends: 1: rows of no group become zero
-    unsigned reserved;      // keeps the size a multiple of 8 on every compiler
+    unsigned units;         // ids: of `alignment` rows, the last may be short
 };
 
 }  // namespace dgj

@@ -4,6 +4,7 @@
 // first copies start sooner.
 //
 //   ids      runs of units with one id     -> segments (first row, last live row + 1, group)
+//            up to kSegments units that fit the ring of stages: one copy brings them, every warp walks them
 //   ends     running maximum of rounded-up ends  -> one segment a group
 //   offsets  running maximum                     -> one segment a group
 //   counts   clamp                               -> one segment a group, each in its own plane of A
@@ -14,7 +15,7 @@
 // The table holds kSegments; more are taken in pages of that many, one after the other. Values out of range
 // are clamped as dgj::GroupForm says: nothing here can fault on data.
 //
-// Constants: kN, kTileRows, kTileCols, kWideCols.
+// Constants: kN, kTileRows, kTileCols, kWideCols, kStages, kWarpgroups.
 #pragma once
 
 #include "parts/grouped_args.cuh"
@@ -30,8 +31,9 @@ constexpr u32 kTileSlots = 4;
 constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each of its rows; a multiple of 16
 constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
-constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
-constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kIdsRoom = kStages * (kTileRows + kTileCols) * 32 - 4;  // ids that stages have place for
+constexpr u32 kBuilderBarrier = 4;                                    // 1 to 3 are the warpgroups' own
+constexpr u32 kFewRows = 32;  // at most so many rows: tokens are the columns of WGMMA
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
@@ -136,8 +138,7 @@ DGJ_DEVICE u32 list_groups(const GroupTable& table, const GroupedArgs& args, u32
 struct Units {
     const GroupedArgs& args;
     u32 count, begin, end;
-    DGJ_DEVICE explicit Units(const GroupedArgs& a) : args(a) {
-        count = a.rows / a.alignment + (a.rows % a.alignment != 0);
+    DGJ_DEVICE explicit Units(const GroupedArgs& a) : args(a), count(a.units) {
         const u32 share = count / kBuilderWarps + 1, warp = ptx::warp_index();
         begin = share * warp < count ? share * warp : count;
         end = begin + share < count ? begin + share : count;
@@ -156,49 +157,23 @@ struct Units {
     }
 };
 
-// One past the last live row of each lane's unit, where `own` is not negative. Long units are read by the
-// whole warp, two at a time.
+// One past the last live row of each lane's unit, where `own` is not negative.
 DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
-    const u32 alignment = units.args.alignment, lane = ptx::lane_index(), row = unit * alignment;
-    const u32 left = units.args.rows > row ? units.args.rows - row : 0,
-              length = left < alignment ? left : alignment;
-    u32 result = 0;
-    if (alignment < 32) {
-        DGJ_NO_UNROLL
-        for (u32 r = own < 0 ? 0 : length; r > 0 && result == 0; r--)
-            if (units.id(row + r - 1) == own) result = row + r;
-        return result;
-    }
-    constexpr u32 kAtOnce = 2, kIds = 128 / 32;  // units; ids of a lane, since alignments are at most 128
+    constexpr u32 kAtOnce = 4;
+    const GroupedArgs& args = units.args;
+    const u32 row = unit * args.alignment, left = args.rows > row ? args.rows - row : 0;
+    u32 rows = own < 0 ? 0 : left < args.alignment ? left : args.alignment, live = 0;
     DGJ_NO_UNROLL
-    for (u32 live = ptx::ballot(own >= 0); live != 0;) {
-        u32 from[kAtOnce], begin[kAtOnce], rows[kAtOnce];
-        i32 id[kAtOnce][kIds];
+    for (; rows > live; rows = rows > kAtOnce ? rows - kAtOnce : 0) {  // from the last one back
+        i32 id[kAtOnce];                                               // before the first row, that one again
         DGJ_UNROLL
-        for (u32 u = 0; u < kAtOnce; u++) {  // without a second unit, the first one again
-            from[u] = u > 0 && live == 0 ? from[0] : 31 - ptx::count_leading_zeros(live & (0 - live));
-            live &= live - 1 + (live == 0);
-            begin[u] = ptx::shuffle(row, from[u]);
-            rows[u] = ptx::shuffle(length, from[u]);
-            DGJ_UNROLL
-            for (u32 i = 0; i < kIds; i++) {
-                const u32 at = lane * kIds + i;
-                id[u][i] = ptx::load_global_i32(units.args.index + begin[u] + (at < rows[u] ? at : 0));
-            }
-        }
+        for (u32 i = 0; i < kAtOnce; i++)
+            id[i] = ptx::load_global_i32(args.index + row + (i < rows ? rows - 1 - i : 0));
         DGJ_UNROLL
-        for (u32 u = 0; u < kAtOnce; u++) {
-            const i32 wanted = (i32)ptx::shuffle((u32)own, from[u]);
-            u32 last = 0;  // of the lane's ids, one past the last live one
-            DGJ_UNROLL
-            for (u32 i = 0; i < kIds; i++)
-                if (id[u][i] == wanted && lane * kIds + i < rows[u]) last = lane * kIds + i + 1;
-            // Row 0 of the unit is live, so that some lane has one.
-            last = ptx::shuffle(last, 31 - ptx::count_leading_zeros(ptx::ballot(last != 0)));
-            if (lane == from[u]) result = begin[u] + last;
-        }
+        for (u32 i = kAtOnce; i-- > 0;)
+            if (id[i] == own) live = rows > i ? rows - i : 1;
     }
-    return result;
+    return row + live;
 }
 
 // ids: runs of units. Returns the segments of the page. carry: segments in all, unit_starts: before each
@@ -206,41 +181,95 @@ DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
 DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 page) {
     const u32 lane = ptx::lane_index(), warp = ptx::warp_index(), base = page * kSegments;
     const Units units(args);
-    i32 before, own, after;
-    if (page == 0) {
-        u32 count = 0;
+    u32 started = 0;  // segments that start before the batch
+    DGJ_NO_UNROLL
+    for (u32 round = page != 0; round < 2; round++) {  // count runs, then list them
+        if (round != 0) {
+            sync_builders();
+            started = ptx::load_shared_u32(table.unit_starts + 4 * warp);
+        }
         DGJ_NO_UNROLL
         for (u32 first = units.begin; first < units.end; first += 32) {
-            units.read(first + lane, before, own, after);
-            count += ptx::count_ones(ptx::ballot(own >= 0 && before != own));
+            const u32 unit = first + lane;
+            i32 before, own, after;
+            units.read(unit, before, own, after);
+            const bool starts = own >= 0 && before != own;
+            const u32 mask = ptx::ballot(starts);
+            if (round != 0) {
+                const u32 segment = started + ptx::count_ones(mask << (31 - lane)) - 1 -
+                                    base;  // of this unit
+                const bool here = own >= 0 && segment < kSegments;
+                if (here && starts) {
+                    ptx::store_shared_u32(table.row + 4 * segment, unit * args.alignment);
+                    ptx::store_shared_u32(table.group + 4 * segment, (u32)own);
+                }
+                // The first row of a unit is live, so only the last unit of a run says where it ends.
+                const bool ends = here && after != own;
+                const u32 end = live_end(units, unit, ends ? own : -1);
+                if (ends) ptx::store_shared_u32(table.end + 4 * segment, end);
+            }
+            started += ptx::count_ones(mask);
         }
-        const u32 upto = scan(table, lane == 31 ? count : 0, Sum{});
-        if (lane == 31) ptx::store_shared_u32(table.unit_starts + 4 * warp, upto - count);
-        if (ptx::thread_index() == kBuilders - 1) ptx::store_shared_u32(table.carry, upto);
-    }
-    sync_builders();
-    u32 started = ptx::load_shared_u32(table.unit_starts + 4 * warp);  // segments that start before the batch
-    DGJ_NO_UNROLL
-    for (u32 first = units.begin; first < units.end; first += 32) {
-        const u32 unit = first + lane;
-        units.read(unit, before, own, after);
-        const bool starts = own >= 0 && before != own;
-        const u32 mask = ptx::ballot(starts);
-        const u32 segment = started + ptx::count_ones(mask << (31 - lane)) - 1 - base;  // of this unit
-        const bool here = own >= 0 && segment < kSegments;
-        if (here && starts) {
-            ptx::store_shared_u32(table.row + 4 * segment, unit * args.alignment);
-            ptx::store_shared_u32(table.group + 4 * segment, (u32)own);
+        if (round == 0) {
+            const u32 upto = scan(table, lane == 31 ? started : 0, Sum{});
+            if (lane == 31) ptx::store_shared_u32(table.unit_starts + 4 * warp, upto - started);
+            if (ptx::thread_index() == kBuilders - 1) ptx::store_shared_u32(table.carry, upto);
         }
-        // The first row of a unit is live, so only the last unit of a run says where it ends.
-        const bool ends = here && after != own;
-        const u32 end = live_end(units, unit, ends ? own : -1);
-        if (ends) ptx::store_shared_u32(table.end + 4 * segment, end);
-        started += ptx::count_ones(mask);
     }
     sync_builders();
     const u32 all = ptx::load_shared_u32(table.carry), left = all > base ? all - base : 0;
     return left < kSegments ? left : kSegments;
+}
+
+// Ids for which the ring of stages has place, while it is empty, come in one copy; their runs are one page.
+DGJ_DEVICE bool come_at_once(const GroupedArgs& args) {
+    return args.form == kFormIds && args.units <= kSegments && args.rows <= kIdsRoom;
+}
+
+// For a whole block: the segments of ids that stand at `ids` in shared memory. carry: how many. Every warp
+// walks all units, and lists every kWarps-th run. A dozen dependent reads of memory, and barriers between
+// them, took as long as a tile of a short K (docs/notes/grouped.md).
+DGJ_DEVICE void list_units(const GroupTable& table, const GroupedArgs& args, u32 ids) {
+    constexpr u32 kWarps = 4 * (kWarpgroups + 1);
+    const u32 lane = ptx::lane_index(), warp = ptx::warp_index();
+    const auto owner = [&](u32 unit) {
+        const i32 id = unit < args.units ? (i32)ptx::load_shared_u32(ids + unit * args.alignment * 4) : -1;
+        return (u32)id < args.groups ? id : -1;
+    };
+    u32 runs = 0, start = 0;  // runs that ended before these units; first unit of the owner of the last one
+    DGJ_NO_UNROLL
+    for (u32 base = 0; base < args.units; base += 32) {
+        const u32 unit = base + lane, below = (1u << lane) - 1;
+        const i32 own = owner(unit);
+        const bool last = unit < args.units && owner(unit + 1) != own;  // in a row of one owner's
+        const u32 changes = ptx::ballot(last), ends = ptx::ballot(last && own >= 0), lower = changes & below;
+        const u32 first = lower == 0 ? start : base + 32 - ptx::count_leading_zeros(lower);
+        const u32 segment = runs + ptx::count_ones(ends & below);
+        DGJ_NO_UNROLL
+        for (u32 left = ptx::ballot(last && own >= 0 && segment % kWarps == warp); left != 0;
+             left &= left - 1) {
+            const u32 from = ptx::count_ones((left & (0 - left)) - 1);
+            const i32 wanted = (i32)ptx::shuffle((u32)own, from);
+            const u32 row = (base + from) * args.alignment, rest = args.rows - row;
+            const u32 rows = rest < args.alignment ? rest : args.alignment;
+            u32 live = 0;
+            DGJ_UNROLL
+            for (u32 i = 0; i < 128; i += 32) {  // alignments are at most 128
+                const u32 r = i + lane;
+                const i32 id = r < rows ? (i32)ptx::load_shared_u32(ids + (row + r) * 4) : -1;
+                const u32 hits = ptx::ballot(id == wanted);
+                if (hits != 0) live = i + 32 - ptx::count_leading_zeros(hits);
+            }
+            if (lane == from) {
+                ptx::store_shared_u32(table.row + 4 * segment, first * args.alignment);
+                ptx::store_shared_u32(table.end + 4 * segment, row + live);
+                ptx::store_shared_u32(table.group + 4 * segment, (u32)own);
+            }
+        }
+        runs += ptx::count_ones(ends);
+        if (changes != 0) start = base + 32 - ptx::count_leading_zeros(changes);
+    }
+    if (ptx::thread_index() == 0) ptx::store_shared_u32(table.carry, runs);
 }
 
 // A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are
@@ -288,8 +317,9 @@ struct Found {
 // Called by kBuilders threads; the other warps that read the table see it after a barrier.
 DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u32 page) {
     const u32 thread = ptx::thread_index();
-    const u32 segments = args.form == kFormIds ? list_runs(table, args, page)
-                                               : list_groups(table, args, page);
+    const u32 segments = args.form != kFormIds ? list_groups(table, args, page)
+                         : come_at_once(args)  ? ptx::load_shared_u32(table.carry)
+                                               : list_runs(table, args, page);
     sync_builders();
     u32 tiles[2];
     DGJ_UNROLL
@@ -307,8 +337,13 @@ DGJ_DEVICE void build_table(const GroupTable& table, const GroupedArgs& args, u3
     if (thread == kBuilders - 1) finish_table(table, page, upto);
 }
 
-// A group a lane: each producer makes the table in registers, and finds its first tile there.
-DGJ_DEVICE bool fits_a_warp(const GroupedArgs& args) { return args.form != kFormIds && args.groups <= 32; }
+// A group, or a run that was listed, a lane: each producer makes the table in registers, and finds its first
+// tile there. Known once the block has met.
+DGJ_DEVICE bool few_groups(const GroupedArgs& args) { return args.form != kFormIds && args.groups <= 32; }
+DGJ_DEVICE bool fits_a_warp(const GroupTable& table, const GroupedArgs& args) {
+    if (args.form != kFormIds) return few_groups(args);
+    return come_at_once(args) && ptx::shuffle(ptx::load_shared_u32(table.carry), 0) <= 32;
+}
 
 // For one whole warp, a group a lane: the words of its group, not waited for yet.
 struct SmallIndex {
@@ -328,8 +363,14 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
     const u32 lane = ptx::lane_index();
     const bool offsets = args.form == kFormOffsets;
     const u32 value = clamp_rows(index.value, args.rows), next = clamp_rows(index.next, args.rows);
-    u32 start = 0, end = next;
-    if (args.form != kFormCounts) {
+    const bool ids = args.form == kFormIds;
+    u32 start = 0, end = next, group = lane;
+    if (ids) {
+        const bool in = lane < ptx::load_shared_u32(table.carry);
+        start = in ? ptx::load_shared_u32(table.row + 4 * lane) : 0;
+        end = in ? ptx::load_shared_u32(table.end + 4 * lane) : 0;
+        group = in ? ptx::load_shared_u32(table.group + 4 * lane) : 0;
+    } else if (args.form != kFormCounts) {
         u32 upto = offsets ? value : round_up(value, args.alignment);
         DGJ_UNROLL
         for (u32 distance = 1; distance < 32; distance *= 2) {
@@ -339,7 +380,7 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
         const u32 before = ptx::shuffle_up(upto, 1);
         start = offsets ? upto : lane == 0 ? 0 : before;
     }
-    if (lane >= args.groups || end < start) end = start;
+    if (!ids && (lane >= args.groups || end < start)) end = start;
     const u32 tiles = RowTiles(end - start).tiles();
     u32 upto = tiles;
     DGJ_UNROLL
@@ -349,9 +390,11 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
     }
     const u32 first = upto - tiles, all = ptx::shuffle(upto, 31), item = ptx::block_index();
     if (writes) {
-        ptx::store_shared_u32(table.row + 4 * lane, start);
-        ptx::store_shared_u32(table.end + 4 * lane, end);
-        ptx::store_shared_u32(table.group + 4 * lane, lane);
+        if (!ids) {  // listed runs are there
+            ptx::store_shared_u32(table.row + 4 * lane, start);
+            ptx::store_shared_u32(table.end + 4 * lane, end);
+            ptx::store_shared_u32(table.group + 4 * lane, lane);
+        }
         ptx::store_shared_u32(table.first_tile + 4 * lane, first);
         if (lane == 31) finish_table(table, 0, upto);
         ptx::sync_warp();
@@ -359,9 +402,10 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
     Found found{.cut = 1};
     const u32 parts = all < ptx::grid_size() ? parts_of(all) : 1, tile = tile_of(item, parts);
     if (tile < all) {
-        found.group = ptx::count_ones(ptx::ballot(first <= tile)) - 1;
-        found.row = ptx::shuffle(start, found.group), found.end = ptx::shuffle(end, found.group);
-        found.tile = tile - ptx::shuffle(first, found.group);
+        const u32 segment = ptx::count_ones(ptx::ballot(first <= tile)) - 1;
+        found.row = ptx::shuffle(start, segment), found.end = ptx::shuffle(end, segment);
+        found.group = ptx::shuffle(group, segment);
+        found.tile = tile - ptx::shuffle(first, segment);
         found.cut = Found::cut_into(parts, item - tile * parts);
     }
     return found;

@@ -14,7 +14,7 @@
 //   warp 1                     sfa, sfb   --copies-->  ring of 2 (kScaleChunk x 128 of K each)
 //                              which tile is next, its live rows  -->  kTileSlots places
 //   3 consumer warpgroups      table of groups; WGMMA -> partial -> promote -> acc -> boxes -> rows of D
-//   warps 2, 3                 table of up to 32 groups;                  boxes --TMA--> D
+//   warps 2, 3                 table of up to 32 groups or runs of ids;   boxes --TMA--> D
 //
 // A few tokens cost a read of the weights, many cost products, 64 at a time; a warpgroup without work only
 // keeps up with the rings. Nothing is loaded for rows of no group, and a piece is filled up with zeros,
@@ -64,14 +64,15 @@ constexpr u32 kProducerThreads = 96;                   // with the warp that wri
 constexpr u32 kTableThreads = 128 * kWarpgroups + 64;  // who reads the table: not the senders
 
 struct Shared {  // addresses
-    u32 ring, scales, full, empty, scales_full, scales_empty, told;
+    u32 ring, scales, full, empty, scales_full, scales_empty, told, ids;
     BoxShared boxes;
     GroupTable table;
     DGJ_DEVICE explicit Shared(u32 base)
         : ring(base + kSmemRing), scales(base + kSmemScales), full(base + kSmemBarriers),
           empty(full + 8 * kStages), scales_full(empty + 8 * kStages),
           scales_empty(scales_full + 8 * kScaleStages), told(scales_empty + 8 * kScaleStages),
-          boxes(base + kSmemD, told + 8 * kTileSlots), table(base + kSmemTable) {}
+          ids(told + 8 * kTileSlots + 32 * kWarpgroups), boxes(base + kSmemD, told + 8 * kTileSlots),
+          table(base + kSmemTable) {}
 };
 
 // ---- producers: a warp for tiles, a warp for scales ---------------------------------------
@@ -424,40 +425,34 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         }
         for (u32 s = 0; s < kTileSlots; s++) ptx::barrier_init(smem.told + 8 * s, 1);
         init_box_barriers<kWarpgroups>(smem.boxes.staged, smem.boxes.sent);
+        ptx::barrier_init(smem.ids, 1);  // their copy
         ptx::fence_barrier_init();
     }
     ptx::wait_for_prior_kernels();
     SmallIndex index;
-    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);
+    if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index = SmallIndex(args);
+    const u32 skew = (u32)((u64)args.index % 16);  // up to three ids before, in 16 bytes that hold one of
+                                                   // ours
+    if (come_at_once(args) && ptx::thread_index() == 0) {
+        const u32 bytes = (args.rows * 4 + skew + 15) / 16 * 16;
+        ptx::barrier_arrive_expect(smem.ids, bytes);
+        ptx::load_bytes(smem.ring, (const unsigned char*)args.index - skew, bytes, smem.ids);
+    }
     ptx::sync_block();  // barriers are there; before what the roles read of the arguments
+    if (come_at_once(args)) {
+        ptx::barrier_wait(smem.ids, 0);
+        list_units(smem.table, args, smem.ring + skew);
+        ptx::sync_block();  // runs are there, and the ring is free
+    }
 
-    if (ptx::warp_index() / 4 == kWarpgroups) {
-        ptx::lower_registers<kProducerRegisters>();
-        const u32 warp = ptx::warp_index() % 4;
-        Found first;
-        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);
-        if (warp == 2) ptx::sync_threads(kProducerBarrier, kProducerThreads);  // the table is there
-        if (warp > 1) {
-            if (kOutput != Output::kF32) send_boxes(smem.boxes, map_d, args, warp % 2);
-            return;
-        }
-        Producer me{.tiles = warp == 0};
-        for (u32 page = 0;;) {
-            if (!fits_a_warp(args)) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
-            const u32 pages = page_count(smem.table, args);
-            produce(smem, me, map_a, map_b, map_few, args, first, page + 1 >= pages);
-            if (++page >= pages) break;
-            first = {};  // is empty here, but takes registers through the loop if that is not said
-            ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
-        }
-        if (kOutput != Output::kF32 && !me.tiles && me.solid == 0) dismiss_senders(smem.boxes);
-    } else {
+    const bool small = fits_a_warp(smem.table, args);
+    if (ptx::warp_index() / 4 != kWarpgroups) {
         ptx::raise_registers<kConsumerRegisters>();
         Rings rings;
         TileSlot slot;
         Boxes boxes;
         for (u32 page = 0;;) {
-            if (!fits_a_warp(args)) {
+            if (!small) {
                 if (ptx::warp_index() < kBuilderWarps) build_table(smem.table, args, page);
                 ptx::sync_threads(kTableBarrier, kTableThreads);
             }
@@ -470,6 +465,26 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
         // A tile without rows ends the senders' work, where there was any.
         if (kOutput != Output::kF32 && boxes.used)
             boxes.hand_over_none(smem.boxes, ptx::warp_index() / 4, {});
+    } else {
+        ptx::lower_registers<kProducerRegisters>();
+        const u32 warp = ptx::warp_index() % 4;
+        Found first;
+        if (small) first = build_small_table(smem.table, args, index, warp == 2);
+        if (warp == 2) ptx::sync_threads(kProducerBarrier, kProducerThreads);  // the table is there
+        if (warp > 1) {
+            if (kOutput != Output::kF32) send_boxes(smem.boxes, map_d, args, warp % 2);
+            return;
+        }
+        Producer me{.tiles = warp == 0};
+        for (u32 page = 0;;) {
+            if (!small) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there
+            const u32 pages = page_count(smem.table, args);
+            produce(smem, me, map_a, map_b, map_few, args, first, page + 1 >= pages);
+            if (++page >= pages) break;
+            first = {};  // is empty here, but takes registers through the loop if that is not said
+            ptx::sync_threads(kTableBarrier, kTableThreads);  // it has been read
+        }
+        if (kOutput != Output::kF32 && !me.tiles && me.solid == 0) dismiss_senders(smem.boxes);
     }
 }
 

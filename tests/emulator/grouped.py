@@ -19,7 +19,7 @@ class GroupedArgs(ctypes.Structure):  # kernels_src/parts/grouped_args.cuh
         *((name, ctypes.c_int64) for name in ("sfa_m", "sfa_k", "sfa_group", "sfb_n", "sfb_k", "sfb_group")),
         *((name, ctypes.c_int64) for name in ("ldd", "d_group")),
         *((name, ctypes.c_uint32) for name in ("rows", "groups", "form", "alignment")),
-        *((name, ctypes.c_uint32) for name in ("zero_padding", "reserved")),
+        *((name, ctypes.c_uint32) for name in ("zero_padding", "units")),
     ]
 
 
@@ -151,7 +151,8 @@ def run(p: Problem, *, sms=2, seed=0, patch=None) -> launch.Statistics:
         p.sfa.stride(-2), p.sfa.stride(-1), p.sfa.stride(0) if planes else 0,
         p.sfb.stride(1), p.sfb.stride(2), p.sfb.stride(0),
         p.d.stride(-2), p.d.stride(0) if planes else 0,
-        p.a.shape[-2], groups, p.form, p.alignment, p.zero_padding, 0,
+        p.a.shape[-2], groups, p.form, p.alignment, p.zero_padding,
+        -(-p.a.shape[-2] // p.alignment) if p.form == IDS else 0,
     )  # fmt: skip
     d_map = encode(p.d, shape["d_box_rows"]) if shape["d_box_rows"] else launch.Map()
     maps = [encode(p.a, shape["a_box_rows"]), encode(p.b, shape["b_box_rows"], ended=False)]

@@ -17,7 +17,7 @@ FEW = 32  # kFewRows
 # without rows too. After a tile without rows all leave the page.
 WALK = """
 #include "parts/group_walk.cuh"
-DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
+DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     using namespace dgj;
     const GroupTable table(ptx::shared_base());
     Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
@@ -26,11 +26,20 @@ DGJ_KERNEL(256) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
             ptx::store_shared_u32(table.first_tile + 4 * s, 0);
     ptx::sync_block();
     ptx::wait_for_prior_kernels();
+    if (come_at_once(args)) {
+        const u32 ids = ptx::shared_base() + 16384;
+        for (u32 r = ptx::thread_index(); r < args.rows; r += 128 * (kWarpgroups + 1))
+            ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + r));
+        ptx::sync_block();
+        list_units(table, args, ids);
+    }
+    ptx::sync_block();
     for (u32 page = 0;; page++) {
         Found first;
-        if (fits_a_warp(args)) {
-            first = build_small_table(table, args, SmallIndex(args), true);
-        } else {
+        if (fits_a_warp(table, args)) {
+            const SmallIndex index = args.form == kFormIds ? SmallIndex() : SmallIndex(args);
+            first = build_small_table(table, args, index, ptx::warp_index() == 0);
+        } else if (ptx::thread_index() < kBuilders) {
             build_table(table, args, page);
         }
         ptx::sync_block();
@@ -75,17 +84,16 @@ def tiles_of(n: int, form: int, index, owner, groups: int, alignment: int, block
     out = torch.full((blocks, most, WORDS), -1, dtype=torch.int32)
     args = grouped.GroupedArgs(
         d=out.data_ptr(), d_group=most, index=index.data_ptr(), rows=rows, groups=groups, form=form,
-        alignment=alignment,
+        alignment=alignment, units=-(-rows // alignment) if form == IDS else 0,
     )  # fmt: skip
-    small = form != IDS and groups <= 32
     launch.run(
         compiled(n),
         [args],
         [launch.extent(out, True), launch.extent(index, False)],
         blocks=blocks,
-        threads=32 if small else 256,
+        threads=512,
         cluster=1,
-        shared_bytes=16384,
+        shared_bytes=16384 + 4 * min(rows, 40960),
         seed=launch.seeds((0,))[0],
         what=f"walk n={n} form={form} alignment={alignment} groups={groups} rows={rows} blocks={blocks}",
     )

@@ -114,6 +114,14 @@ def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
     return p
 
 
+def within_16_bytes(p: grouped.Problem) -> grouped.Problem:
+    """ids that start anywhere in 16 bytes."""
+    around = torch.zeros(p.index.numel() + 7, dtype=torch.int32)
+    start = -around.data_ptr() // 4 % 4 + 3
+    p.index = around[start : start + p.index.numel()].copy_(p.index)
+    return p
+
+
 def test_pieces_without_holes_leave_by_tensor_copies_alone():
     """Full ones and the last ones of groups, past row 64: RowsOfBox."""
 
@@ -226,8 +234,13 @@ PROBLEMS = {
     "cut columns": lambda: grouped.make(OFFSETS, (256,), 136, 272),
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
-    "short unit": lambda: whole_to_the_end(grouped.make(IDS, (200, 3), 8, 144, alignment=128, seed=3)),
     "full units": lambda: grouped.make(IDS, (128, 256), 8, 144, alignment=128, seed=3),
+    "index within 16 bytes": lambda: within_16_bytes(grouped.make(IDS, (130, 40), 8, 144, alignment=64)),
+    "more runs than lanes": lambda: grouped.make(IDS, [1 + i % 3 for i in range(40)], 8, 144, alignment=8),
+    "long run": lambda: grouped.make(IDS, (70, 400, 30), 8, 144, alignment=8),
+    # read from memory: more units than the table has segments; more ids than the ring of stages has room for
+    "many units": lambda: whole_to_the_end(grouped.make(IDS, [*[7, 2, 20] * 110, 3], 8, 16, alignment=8)),
+    "more ids than the ring holds": lambda: grouped.make(IDS, (300, 46000), 8, 0, alignment=128, dtype=F32),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),
     "far planes": lambda: grouped.far_apart(grouped.make(COUNTS, (40, 9, 20), 8, 144)),
@@ -377,7 +390,7 @@ FAULTS = {
     "the table is read before the builders are done": (
         "pages",
         KERNEL,
-        "if (!fits_a_warp(args)) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there\n",
+        "if (!small) ptx::sync_threads(kTableBarrier, kTableThreads);  // the table is there\n",
         "",
         "",
     ),
@@ -426,16 +439,65 @@ FAULTS = {
         "mixed",
         KERNEL,
         "    ptx::wait_for_prior_kernels();\n    SmallIndex index;\n"
-        "    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);\n",
+        "    if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index = SmallIndex(args);\n",
         "    SmallIndex index;\n"
-        "    if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index = SmallIndex(args);\n"
+        "    if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index = SmallIndex(args);\n"
         "    ptx::wait_for_prior_kernels();\n",
         "griddepcontrol.wait",
+    ),
+    "ids copied before the kernels before are done": (
+        "holes",
+        KERNEL,
+        "    ptx::wait_for_prior_kernels();\n",
+        "    if (!come_at_once(args) || ptx::thread_index() != 0) ptx::wait_for_prior_kernels();\n",
+        "griddepcontrol.wait",
+    ),
+    "ids looked at before they came": (
+        "holes",
+        KERNEL,
+        "        ptx::barrier_wait(smem.ids, 0);\n",
+        "",
+        "",
+    ),
+    "stages filled while ids are still looked at": (
+        "holes",
+        KERNEL,
+        "        ptx::sync_block();  // runs are there, and the ring is free\n",
+        "",
+        "",
+    ),
+    "ids found where an aligned index would have them": (
+        "index within 16 bytes",
+        KERNEL,
+        "smem.ring + skew",
+        "smem.ring",
+        "",
+    ),
+    "ids for which the ring has no place": (
+        "more ids than the ring holds",
+        TABLE,
+        " && args.rows <= kIdsRoom",
+        "",
+        "",
+    ),
+    "more runs than a warp has lanes, taken as a group a lane": (
+        "more runs than lanes",
+        TABLE,
+        "ptx::shuffle(ptx::load_shared_u32(table.carry), 0) <= 32",
+        "ptx::shuffle(ptx::load_shared_u32(table.carry), 0) != 0",
+        "",
+    ),
+    "a run's first unit looked for among 32 units only": (
+        "long run",
+        TABLE,
+        "lower == 0 ? start : base",
+        "lower == 0 ? base : base",
+        "",
     ),
     "ids read as if they were groups": (
         "fewer rows than groups",
         KERNEL,
-        "if (ptx::warp_index() / 4 == kWarpgroups && fits_a_warp(args)) index",
+        "if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index",
         "if (ptx::warp_index() / 4 == kWarpgroups) index",
         "outside every buffer",
     ),
@@ -449,9 +511,9 @@ FAULTS = {
     "one warp's table is read before it is written": (
         "mixed",
         KERNEL,
-        "        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);\n",
+        "        if (small) first = build_small_table(smem.table, args, index, warp == 2);\n",
         "        if (warp == 2) ptx::sync_threads(kProducerBarrier, kProducerThreads);\n"
-        "        if (fits_a_warp(args)) first = build_small_table(smem.table, args, index, warp == 2);\n"
+        "        if (small) first = build_small_table(smem.table, args, index, warp == 2);\n"
         "        if (warp == 2) return;\n",
         "",
     ),
@@ -568,18 +630,25 @@ FAULTS = {
         "tokens(args, kFewRows, t.row, kFewRows)",
         "outside every buffer",
     ),
-    "ids read past the end of a short unit": (
-        "short unit",
+    "ids read past the end of the last of many units": (
+        "many units",
         TABLE,
-        "begin[u] + (at < rows[u] ? at : 0)",
-        "begin[u] + at",
+        "left < args.alignment ? left : args.alignment, live = 0;",
+        "args.alignment, live = 0;",
         "outside every buffer",
     ),
     "ids of a unit compared with that of the lane's own unit": (
         "full units",
         TABLE,
-        "(i32)ptx::shuffle((u32)own, from[u])",
+        "(i32)ptx::shuffle((u32)own, from)",
         "own",
+        "",
+    ),
+    "the end of a unit looked for in its last four ids alone": (
+        "many units",
+        TABLE,
+        "    for (; rows > live; rows = rows > kAtOnce ? rows - kAtOnce : 0) {",
+        "    for (u32 once = 1; once != 0; once--) {",
         "",
     ),
     "row of D in 32 bits": ("far", ROWS, "(i64)row * args.ldd", "row * (u32)args.ldd", ""),
