@@ -532,6 +532,7 @@ void grouped() {
         CHECK(args.sfb_stride_n == 7 && args.sfb_stride_k == 3 && args.sfb_group == 99);
         CHECK(args.ldd == c.ldd && args.d_group == c.d_group && args.rows == 640 && args.groups == 5);
         CHECK(args.form == static_cast<unsigned>(form) && args.alignment == 24);
+        CHECK(args.units == (form == GroupForm::kIds ? 27u : 0u));  // 640 rows, the last unit is short
         CHECK(args.zero_padding == (form == GroupForm::kEnds ? 1u : 0u));
 
         const FakeLaunch& l = fake().last;
