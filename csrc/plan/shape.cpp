@@ -55,9 +55,9 @@ SmemLayout grouped_layout(const KernelPlan& plan) {
     l.scales = l.staging + (plan.problem.d_dtype == DType::kF32 ? 0 : plan.warpgroups * 16384);
     const std::uint32_t scales = kScaleChunk * ((plan.tile_rows + 4) * 4 + 8);  // kScaleBytes, two of them
     l.table = align(l.scales + 2 * scales, 16);
-    l.barriers = align(l.table + (4 * 512 + 48 + 8 + 8 + 5) * 4, 16);  // GroupTable in parts/groups.cuh
-    l.bytes = l.barriers + plan.stages * 16 + 64 + plan.warpgroups * 32 +
-              8;  // Shared in fp8_gemm_grouped.cuh
+    // GroupTable in parts/groups.cuh, Shared in fp8_gemm_grouped.cuh
+    l.barriers = align(l.table + (4 * 512 + 48 + 8 + 8 + 5) * 4, 16);
+    l.bytes = l.barriers + plan.stages * 16 + 72 + plan.warpgroups * 32;
     return l;
 }
 

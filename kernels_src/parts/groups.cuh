@@ -31,9 +31,10 @@ constexpr u32 kTileSlots = 4;
 constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each of its rows; a multiple of 16
 constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
-constexpr u32 kIdsRoom = kStages * (kTileRows + kTileCols) * 32 - 4;  // ids that stages have place for
-constexpr u32 kBuilderBarrier = 4;                                    // 1 to 3 are the warpgroups' own
-constexpr u32 kFewRows = 32;  // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
+constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
+// Ids for which the ring of stages has place.
+constexpr u32 kIdsRoom = kStages * (kTileRows + kTileCols) * 32 - 4;
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
 enum : u32 { kFormIds, kFormEnds, kFormOffsets, kFormCounts };
 
@@ -164,8 +165,8 @@ DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
     const u32 row = unit * args.alignment, left = args.rows > row ? args.rows - row : 0;
     u32 rows = own < 0 ? 0 : left < args.alignment ? left : args.alignment, live = 0;
     DGJ_NO_UNROLL
-    for (; rows > live; rows = rows > kAtOnce ? rows - kAtOnce : 0) {  // from the last one back
-        i32 id[kAtOnce];                                               // before the first row, that one again
+    for (; rows > live; rows = rows > kAtOnce ? rows - kAtOnce : 0) {
+        i32 id[kAtOnce];  // from the last one back, and the first one again
         DGJ_UNROLL
         for (u32 i = 0; i < kAtOnce; i++)
             id[i] = ptx::load_global_i32(args.index + row + (i < rows ? rows - 1 - i : 0));
@@ -196,8 +197,8 @@ DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 p
             const bool starts = own >= 0 && before != own;
             const u32 mask = ptx::ballot(starts);
             if (round != 0) {
-                const u32 segment = started + ptx::count_ones(mask << (31 - lane)) - 1 -
-                                    base;  // of this unit
+                const u32 upto = started + ptx::count_ones(mask << (31 - lane));  // with this unit's
+                const u32 segment = upto - 1 - base;
                 const bool here = own >= 0 && segment < kSegments;
                 if (here && starts) {
                     ptx::store_shared_u32(table.row + 4 * segment, unit * args.alignment);
@@ -227,8 +228,8 @@ DGJ_DEVICE bool come_at_once(const GroupedArgs& args) {
 }
 
 // For a whole block: the segments of ids that stand at `ids` in shared memory. carry: how many. Every warp
-// walks all units, and lists every kWarps-th run. A dozen dependent reads of memory, and barriers between
-// them, took as long as a tile of a short K (docs/notes/grouped.md).
+// walks all units, and lists every kWarps-th run. Reading ids as they were needed, by one warp after the
+// other, took as long as a tile of a short K (docs/notes/grouped.md).
 DGJ_DEVICE void list_units(const GroupTable& table, const GroupedArgs& args, u32 ids) {
     constexpr u32 kWarps = 4 * (kWarpgroups + 1);
     const u32 lane = ptx::lane_index(), warp = ptx::warp_index();
