@@ -172,6 +172,19 @@ def test_the_last_of_as_many_groups_as_a_warp_has_lanes_is_computed_once(form, b
     check(8, form, owner, tiles_of(8, form, index, owner, 32, alignment, blocks))
 
 
+@pytest.mark.parametrize("runs", [31, 32, 33, 64])
+def test_as_many_runs_of_ids_as_a_warp_has_lanes_are_computed_once(runs):
+    index, owner = grouped.rows_of(IDS, [5] * runs, 8, None)
+    check(8, IDS, owner, tiles_of(8, IDS, index, owner, runs, 8, 33))
+
+
+def test_no_tile_has_a_unit_that_is_nobodys_before_a_run():
+    owner = torch.tensor([0] * 9 + [-1] * 247 + [1] + [-1] * 31 + [2])  # 1: after 32 units of 8
+    for blocks in (1, 5):
+        for tiles in check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 3, 8, blocks)):
+            assert all(owner[row] == group for group, row, rows, *_ in tiles if rows)
+
+
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("n", [136, 584])
 def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):

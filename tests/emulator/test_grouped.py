@@ -235,7 +235,9 @@ PROBLEMS = {
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
     "full units": lambda: grouped.make(IDS, (128, 256), 8, 144, alignment=128, seed=3),
-    "index within 16 bytes": lambda: within_16_bytes(grouped.make(IDS, (130, 40), 8, 144, alignment=64)),
+    "index within 16 bytes": lambda: within_16_bytes(
+        whole_to_the_end(grouped.make(IDS, (130, 40), 8, 144, alignment=64))
+    ),
     "more runs than lanes": lambda: grouped.make(IDS, [1 + i % 3 for i in range(40)], 8, 144, alignment=8),
     "long run": lambda: grouped.make(IDS, (70, 400, 30), 8, 144, alignment=8),
     # read from memory: more units than the table has segments; more ids than the ring of stages has room for
@@ -452,13 +454,8 @@ FAULTS = {
         "    if (!come_at_once(args) || ptx::thread_index() != 0) ptx::wait_for_prior_kernels();\n",
         "griddepcontrol.wait",
     ),
-    "ids looked at before they came": (
-        "holes",
-        KERNEL,
-        "        ptx::barrier_wait(smem.ids, 0);\n",
-        "",
-        "",
-    ),
+    "ids looked at before they came": ("holes", KERNEL, "ptx::barrier_wait(smem.ids, 0);\n", "", ""),
+    "fewer ids copied than skewed": ("index within 16 bytes", KERNEL, "4 + skew + 15", "4 + 15", ""),
     "stages filled while ids are still looked at": (
         "holes",
         KERNEL,
