@@ -592,26 +592,31 @@ void checked_index() {
     CHECK(runtime::get_check());
 }
 
+// Of many short stretches the fastest: a busy machine interrupts a long one for sure.
+constexpr unsigned kCalls = 2000, kStretches = 300;
+
+template <class Body>
+double nanoseconds_a_call(Body&& body) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (unsigned i = 0; i < kCalls; i++) body();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() /
+           kCalls;
+}
+
 void cost() {
     set_current_device(0);
     fake().quiet = 1;
     Fp8GemmCall c = make_call(64, 4096, 7168);
     runtime::fp8_gemm_nt(c, kStream);
-    constexpr unsigned kTimes = 200000;
     double warm = 1e9, fresh = 1e9, bare = 1e9;
-    for (int block = 0; block < 5; block++) {
-        const auto time = [&](auto&& body) {
-            const auto begin = std::chrono::steady_clock::now();
-            for (unsigned i = 0; i < kTimes; i++) body(i);
-            return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin)
-                       .count() /
-                   kTimes;
-        };
-        warm = std::min(warm, time([&](unsigned) { runtime::fp8_gemm_nt_if_warm(c, kStream); }));
-        bare = std::min(bare, runtime::repeat_last_launch_ns(kTimes));
-        fresh = std::min(fresh, time([&](unsigned i) {
-                             c.a = at(0x10000000 + i * 512),
-                             c.d = const_cast<void*>(at(0x90000000 + i * 512));
+    std::uint64_t calls = 0;
+    for (unsigned stretch = 0; stretch < kStretches; stretch++) {
+        warm = std::min(warm, nanoseconds_a_call([&] { runtime::fp8_gemm_nt_if_warm(c, kStream); }));
+        bare = std::min(bare, runtime::repeat_last_launch_ns(kCalls));
+        fresh = std::min(fresh, nanoseconds_a_call([&] {
+                             calls++;
+                             c.a = at(0x10000000 + calls * 512),
+                             c.d = const_cast<void*>(at(0x90000000 + calls * 512));
                              runtime::fp8_gemm_nt_if_warm(c, kStream);
                          }));
     }
@@ -626,14 +631,10 @@ void grouped_cost() {
     MGroupedCall c = make_grouped(GroupForm::kCounts);
     c.groups = 256;
     runtime::m_grouped_gemm(c, kStream);
-    constexpr unsigned kTimes = 200000;
     double warm = 1e9, bare = 1e9;
-    for (int block = 0; block < 5; block++) {
-        const auto begin = std::chrono::steady_clock::now();
-        for (unsigned i = 0; i < kTimes; i++) runtime::m_grouped_gemm_if_warm(c, kStream);
-        const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-        warm = std::min(warm, took.count() / kTimes);
-        bare = std::min(bare, runtime::repeat_last_launch_ns(kTimes));
+    for (unsigned stretch = 0; stretch < kStretches; stretch++) {
+        warm = std::min(warm, nanoseconds_a_call([&] { runtime::m_grouped_gemm_if_warm(c, kStream); }));
+        bare = std::min(bare, runtime::repeat_last_launch_ns(kCalls));
     }
     std::printf("%.1f\n", warm - bare);
 }

@@ -34,8 +34,8 @@ SCENARIOS = [
     "grouped",
 ]
 # A warm call is to add 0.3 us to the driver's launch; new pointers cost little beside the driver's encoding.
-# The limit allows for slow, shared test machines; it catches a string, a file or a plan made anew on the way.
-MOST_NANOSECONDS = 1500
+# The limit allows for slow test machines; it catches a string, a file or a plan made anew on the way.
+MOST_NANOSECONDS = 800
 
 
 @pytest.fixture(scope="session")
