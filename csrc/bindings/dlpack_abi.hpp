@@ -15,8 +15,9 @@ inline constexpr std::uint32_t kMajor = 1;  // a different major has a different
 inline constexpr std::int32_t kCpu = 1, kCuda = 2, kCudaHost = 3;
 
 // DLDataTypeCode
-inline constexpr std::uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;
-inline constexpr std::uint8_t kFloat8E4M3Fn = 10, kFloat8E5M2 = 12, kFloat8E8M0 = 14;
+inline constexpr std::uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6;
+inline constexpr std::uint8_t kFloat8E4M3Fn = 10, kFloat8E4M3Fnuz = 11, kFloat8E5M2 = 12,
+                              kFloat8E5M2Fnuz = 13, kFloat8E8M0 = 14, kFloat4E2M1Fn = 17;
 
 struct Device {
     std::int32_t type;

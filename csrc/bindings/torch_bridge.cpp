@@ -225,8 +225,8 @@ bool is_lazy_negation(PyObject* tensor) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-constexpr std::uint32_t word_of(std::uint8_t code, std::uint32_t bits) {
-    return code | bits << 8 | std::uint32_t{1} << 16;  // one lane
+constexpr std::uint32_t word_of(std::uint8_t code, std::uint32_t bits, std::uint32_t lanes = 1) {
+    return code | bits << 8 | lanes << 16;
 }
 
 DType dtype_of(const dlpack::DataType& t) {
@@ -242,6 +242,17 @@ DType dtype_of(const dlpack::DataType& t) {
         case word_of(dlpack::kInt, 8): return DType::kI8;
         case word_of(dlpack::kInt, 64): return DType::kI64;
         case word_of(dlpack::kUInt, 8): return DType::kU8;
+        case word_of(dlpack::kFloat4E2M1Fn, 4, 2): return DType::kF4x2;
+        case word_of(dlpack::kBool, 8): return DType::kBool;
+        case word_of(dlpack::kInt, 16): return DType::kI16;
+        case word_of(dlpack::kUInt, 16): return DType::kU16;
+        case word_of(dlpack::kUInt, 32): return DType::kU32;
+        case word_of(dlpack::kUInt, 64): return DType::kU64;
+        case word_of(dlpack::kComplex, 32): return DType::kComplex32;
+        case word_of(dlpack::kComplex, 64): return DType::kComplex64;
+        case word_of(dlpack::kComplex, 128): return DType::kComplex128;
+        case word_of(dlpack::kFloat8E4M3Fnuz, 8): return DType::kE4M3Fnuz;
+        case word_of(dlpack::kFloat8E5M2Fnuz, 8): return DType::kE5M2Fnuz;
         default: return DType::kUnknown;
     }
 }

@@ -31,7 +31,8 @@ std::string extents_text(Extents extents) {  // "[3, 5]"
 
 void bad_operand_dtype(const Arg& arg) {
     const DType t = arg.t.dtype;
-    const bool other_recipe = t == DType::kE5M2 || t == DType::kI8 || t == DType::kU8;  // E5M2, packed FP4
+    const bool other_recipe = t == DType::kE5M2 || t == DType::kI8 || t == DType::kU8 ||
+                              t == DType::kF4x2;  // E5M2, packed FP4
     fail(other_recipe ? ErrorKind::kNotImplemented : ErrorKind::kType,
          "{}: {} has dtype {}; supported: float8_e4m3fn. Quantise with per_token_cast_to_fp8 (a) and "
          "per_block_cast_to_fp8 (b)",

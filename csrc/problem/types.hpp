@@ -20,17 +20,36 @@ enum class DType : std::uint8_t {
     kI32,
     kI64,
     kF64,
-    kE8M0
+    kE8M0,
+    kF4x2,  // two E2M1 a byte
+    // Only named, in messages:
+    kBool,
+    kI16,
+    kU16,
+    kU32,
+    kU64,
+    kComplex32,
+    kComplex64,
+    kComplex128,
+    kE4M3Fnuz,
+    kE5M2Fnuz
 };
 
 constexpr int size_of(DType t) {
     switch (t) {
         case DType::kF32:
-        case DType::kI32: return 4;
+        case DType::kI32:
+        case DType::kU32:
+        case DType::kComplex32: return 4;
         case DType::kF16:
-        case DType::kBF16: return 2;
+        case DType::kBF16:
+        case DType::kI16:
+        case DType::kU16: return 2;
         case DType::kI64:
-        case DType::kF64: return 8;
+        case DType::kU64:
+        case DType::kF64:
+        case DType::kComplex64: return 8;
+        case DType::kComplex128: return 16;
         case DType::kUnknown: return 0;
         default: return 1;
     }
@@ -49,6 +68,17 @@ constexpr const char* name_of(DType t) {  // torch's names, since they stand in 
         case DType::kI64: return "int64";
         case DType::kF64: return "float64";
         case DType::kE8M0: return "float8_e8m0fnu";
+        case DType::kF4x2: return "float4_e2m1fn_x2";
+        case DType::kBool: return "bool";
+        case DType::kI16: return "int16";
+        case DType::kU16: return "uint16";
+        case DType::kU32: return "uint32";
+        case DType::kU64: return "uint64";
+        case DType::kComplex32: return "complex32";
+        case DType::kComplex64: return "complex64";
+        case DType::kComplex128: return "complex128";
+        case DType::kE4M3Fnuz: return "float8_e4m3fnuz";
+        case DType::kE5M2Fnuz: return "float8_e5m2fnuz";
         default: return "unknown";
     }
 }

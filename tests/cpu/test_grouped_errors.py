@@ -297,6 +297,36 @@ def test_wrong_input(name):
     assert torch.equal(d.float(), before)
 
 
+OTHER_DTYPES = [
+    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64", "complex32",
+    "complex64", "complex128", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("operator", [False, True], ids=["function", "operator"])
+@pytest.mark.parametrize("name", OTHER_DTYPES)
+def test_every_dtype_of_torch_is_named(name, operator):
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        pytest.skip("this torch does not have it")
+    c = case("masked")
+    c["d"] = torch.empty(c["d"].shape, dtype=dtype)
+    with pytest.raises(TypeError, match=f"d has dtype {name};"):
+        call("masked", c, operator)
+
+
+def test_values_of_packed_fp4_are_another_recipe():
+    dtype = getattr(torch, "float4_e2m1fn_x2", None)
+    if dtype is None:
+        pytest.skip("this torch does not have it")
+    c = case("masked")
+    c["b"] = (torch.empty(c["b"][0].shape, dtype=dtype), c["b"][1])
+    with pytest.raises(NotImplementedError, match=r"b\[0\] has dtype float4_e2m1fn_x2;"):
+        call("masked", c)
+
+
 def test_every_message_is_its_own():
     messages = {}
     for name in WRONG:
