@@ -12,6 +12,7 @@ from deep_gemm_jit import _core
 WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, is half a tile of few rows
 PAGE = 6
 FEW = 32  # kFewRows
+BEHIND = 128  # rows behind the last one, of which something stands in shared memory: the largest alignment
 
 # In place of the kernel: the table is made as there, then a warp writes down what its walk says, parts
 # without rows too. After a tile without rows all leave the page.
@@ -27,9 +28,10 @@ DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     ptx::sync_block();
     ptx::wait_for_prior_kernels();
     if (come_at_once(args)) {
-        const u32 ids = ptx::shared_base() + 16384;
-        for (u32 r = ptx::thread_index(); r < args.rows; r += 128 * (kWarpgroups + 1))
-            ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + r));
+        const u32 ids = ptx::shared_base() + 16384, last = args.rows - 1;
+        // Behind the last id its group's go on: what was there before may look like that.
+        for (u32 r = ptx::thread_index(); r < args.rows + kBehind; r += 128 * (kWarpgroups + 1))
+            ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + (r < last ? r : last)));
         ptx::sync_block();
         list_units(table, args, ids);
     }
@@ -71,7 +73,7 @@ def compiled(n: int):
 
     def walk(text, headers):
         constants = text[text.index("namespace dgj") : text.index("#include", text.index("namespace dgj"))]
-        return constants + WALK, headers
+        return f"{constants}constexpr unsigned kBehind = {BEHIND};\n{WALK}", headers
 
     return launch.compiled(source, walk)
 
@@ -93,7 +95,7 @@ def tiles_of(n: int, form: int, index, owner, groups: int, alignment: int, block
         blocks=blocks,
         threads=512,
         cluster=1,
-        shared_bytes=16384 + 4 * min(rows, 40960),
+        shared_bytes=16384 + 4 * (min(rows, 40960) + BEHIND),
         seed=launch.seeds((0,))[0],
         what=f"walk n={n} form={form} alignment={alignment} groups={groups} rows={rows} blocks={blocks}",
     )
@@ -183,6 +185,22 @@ def test_no_tile_has_a_unit_that_is_nobodys_before_a_run():
     for blocks in (1, 5):
         for tiles in check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 3, 8, blocks)):
             assert all(owner[row] == group for group, row, rows, *_ in tiles if rows)
+
+
+# As many as the table has segments come at once; one more would not fit.
+@pytest.mark.parametrize("units", [511, 512, 513, 1025])
+def test_units_that_are_runs_of_their_own_are_computed_once(units):
+    owner = torch.arange(2 * units) // 2
+    for blocks in (1, 5):
+        check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, units, 2, blocks))
+
+
+# The last unit, whole and short, goes on with a run or begins one; one of its rows is nobody's.
+@pytest.mark.parametrize("last", [8, 7, 1])
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_run_ends_with_the_rows_whatever_stands_behind_the_ids(group, last):
+    owner = torch.tensor([0] * 8 + [group, *[-1] * (last > 2), *[group] * 6][:last])
+    check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 2, 8, 1))
 
 
 @pytest.mark.parametrize("parts", [2, 3])
