@@ -195,12 +195,51 @@ def test_units_that_are_runs_of_their_own_are_computed_once(units):
         check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, units, 2, blocks))
 
 
-# The last unit, whole and short, goes on with a run or begins one; one of its rows is nobody's.
-@pytest.mark.parametrize("last", [8, 7, 1])
+def last_unit(group: int, rows: int) -> torch.Tensor:
+    """Whole or short; it goes on with a run or begins one; one of its rows is nobody's."""
+    return torch.tensor([0] * 8 + [group, *[-1] * (rows > 2), *[group] * 6][:rows])
+
+
+@pytest.mark.parametrize("rows", [8, 7, 1])
 @pytest.mark.parametrize("group", [0, 1])
-def test_a_run_ends_with_the_rows_whatever_stands_behind_the_ids(group, last):
-    owner = torch.tensor([0] * 8 + [group, *[-1] * (last > 2), *[group] * 6][:last])
+def test_a_run_ends_with_the_rows_whatever_stands_behind_the_ids(group, rows):
+    owner = last_unit(group, rows)
     check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 2, 8, 1))
+
+
+UNITS = "return args.form == kFormIds && args.units <= kSegments"
+FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
+    "a short unit is looked at as a whole one": (
+        "rows = rest < args.alignment ? rest : args.alignment;",
+        "rows = args.alignment;",
+        last_unit(0, 7),
+        8,
+    ),
+    "a unit behind the last one": ("id = unit < args.units ?", "id = true ?", last_unit(1, 8), 8),
+    "more units than segments": (UNITS, f"{UNITS} + 1", torch.arange(1026) // 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_rejected(name, monkeypatch):
+    old, new, owner, alignment = FAULTS[name]
+    compile_for_host = launch.compiled
+
+    def planted(source, walk):
+        text, headers = walk(source.text, dict(source.headers))
+        assert headers["parts/groups.cuh"].count(old) == 1, f"the kernel has changed: {old!r} occurs not once"
+        headers["parts/groups.cuh"] = headers["parts/groups.cuh"].replace(old, new)
+        return compile_for_host(source, lambda *_: (text, headers))
+
+    def attempt():
+        out = tiles_of(8, IDS, owner.int(), owner, int(owner.max()) + 1, alignment, 1)
+        check(8, IDS, owner, out)
+
+    attempt()
+    monkeypatch.setattr(launch, "compiled", planted)
+    with pytest.raises(AssertionError) as fault:
+        attempt()
+    assert "the kernel has changed" not in str(fault.value)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
