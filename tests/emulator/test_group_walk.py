@@ -22,9 +22,13 @@ DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     using namespace dgj;
     const GroupTable table(ptx::shared_base());
     Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
-    if (ptx::warp_index() == 0)  // what a kernel before may leave there: tiles that seem to start here
-        for (u32 s = ptx::lane_index(); s < kSegments; s += 32)
-            ptx::store_shared_u32(table.first_tile + 4 * s, 0);
+    // What a kernel before may leave there: rows, and tiles that seem to start here.
+    for (u32 s = ptx::thread_index(); s < kSegments; s += 128 * (kWarpgroups + 1)) {
+        ptx::store_shared_u32(table.row + 4 * s, 0);
+        ptx::store_shared_u32(table.end + 4 * s, 1);
+        ptx::store_shared_u32(table.group + 4 * s, 0);
+        ptx::store_shared_u32(table.first_tile + 4 * s, 0);
+    }
     ptx::sync_block();
     ptx::wait_for_prior_kernels();
     if (come_at_once(args)) {
@@ -216,6 +220,12 @@ FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
         8,
     ),
     "a unit behind the last one": ("id = unit < args.units ?", "id = true ?", last_unit(1, 8), 8),
+    "a run for every lane": (
+        "in = lane < ptx::load_shared_u32(table.carry);",
+        "in = true;",
+        last_unit(1, 8),
+        8,
+    ),
     "more units than segments": (UNITS, f"{UNITS} + 1", torch.arange(1026) // 2, 2),
 }
 

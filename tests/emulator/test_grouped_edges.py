@@ -1,6 +1,7 @@
 """The M-grouped kernel where memory ends with the last row of a group: nothing behind it is touched."""
 
 import pytest
+import torch
 from emulator import grouped, launch
 from emulator.grouped import COUNTS, ENDS, IDS, OFFSETS
 
@@ -41,3 +42,27 @@ def test_sixteen_bytes_of_scales_too_many_are_seen(counts):
 
     with pytest.raises(launch.EmulatorFault, match="past the end of their buffer"):
         grouped.run(ending_with_its_rows(ENDS, counts, "aligned"), seed=1, patch=patch)
+
+
+# Units of 8, with ids of other groups and of none behind their own; one is nobody's with ids of groups in it
+FOREIGN = [
+    *(0, 0, 1, -7, 3, 2**31 - 1, 0, -1),
+    *(-1, 0, 2, 2, 2, 2, 2, 2),
+    *(3, 0, 1, 2, 3, 3, 3, 3),
+    *(2, 2, 2, 2, 0, 2),
+]
+
+
+@pytest.mark.parametrize("zero_padding", [False, True])
+def test_rows_of_a_unit_with_other_ids_than_its_own_are_nobodys(zero_padding):
+    ids = torch.tensor(FOREIGN, dtype=torch.int32)
+    own = ids[torch.arange(len(ids)) // 8 * 8]
+    p = grouped.make(OFFSETS, (1, 1, len(ids) - 5), 8, 144)  # for three groups: 3 rows before, 6 behind
+    p.form, p.alignment, p.zero_padding, p.index = IDS, 8, zero_padding, ids
+    p.owner = torch.where((ids == own) & (ids >= 0) & (ids < 3), ids, -1).long()
+    p.a, p.sfa, p.guard = (t[: len(ids)] for t in (p.a, p.sfa, p.guard))
+    p.d = p.guard[:, :8]
+    live = p.owner >= 0
+    p.a.view(torch.uint8)[live], p.sfa[live] = 0x38, 0.5
+    grouped.run(p, seed=2)
+    grouped.check(p)
