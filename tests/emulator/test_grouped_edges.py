@@ -44,7 +44,7 @@ def test_sixteen_bytes_of_scales_too_many_are_seen(counts):
         grouped.run(ending_with_its_rows(ENDS, counts, "aligned"), seed=1, patch=patch)
 
 
-# Units of 8, with ids of other groups and of none behind their own; one is nobody's with ids of groups in it
+# Units of 8: with ids of other groups and of none behind their own, of nobody with groups' ids, of no group.
 FOREIGN = [
     *(0, 0, 1, -7, 3, 2**31 - 1, 0, -1),
     *(-1, 0, 2, 2, 2, 2, 2, 2),
