@@ -12,6 +12,7 @@ from deep_gemm_jit import _core
 WORDS = 8  # group, row, rows, columns, first column, is wide, page of the table, is half a tile of few rows
 PAGE = 6
 FEW = 32  # kFewRows
+BEHIND = 128  # rows behind the last one, of which something stands in shared memory: the largest alignment
 
 # In place of the kernel: the table is made as there, then a warp writes down what its walk says, parts
 # without rows too. After a tile without rows all leave the page.
@@ -21,15 +22,20 @@ DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
     using namespace dgj;
     const GroupTable table(ptx::shared_base());
     Word4* out = (Word4*)args.d + 2 * args.d_group * ptx::block_index();
-    if (ptx::warp_index() == 0)  // what a kernel before may leave there: tiles that seem to start here
-        for (u32 s = ptx::lane_index(); s < kSegments; s += 32)
-            ptx::store_shared_u32(table.first_tile + 4 * s, 0);
+    // What a kernel before may leave there: rows, and tiles that seem to start here.
+    for (u32 s = ptx::thread_index(); s < kSegments; s += 128 * (kWarpgroups + 1)) {
+        ptx::store_shared_u32(table.row + 4 * s, 0);
+        ptx::store_shared_u32(table.end + 4 * s, 1);
+        ptx::store_shared_u32(table.group + 4 * s, 0);
+        ptx::store_shared_u32(table.first_tile + 4 * s, 0);
+    }
     ptx::sync_block();
     ptx::wait_for_prior_kernels();
     if (come_at_once(args)) {
-        const u32 ids = ptx::shared_base() + 16384;
-        for (u32 r = ptx::thread_index(); r < args.rows; r += 128 * (kWarpgroups + 1))
-            ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + r));
+        const u32 ids = ptx::shared_base() + 16384, last = args.rows - 1;
+        // Behind the last id its group's go on: what was there before may look like that.
+        for (u32 r = ptx::thread_index(); r < args.rows + kBehind; r += 128 * (kWarpgroups + 1))
+            ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + (r < last ? r : last)));
         ptx::sync_block();
         list_units(table, args, ids);
     }
@@ -71,7 +77,7 @@ def compiled(n: int):
 
     def walk(text, headers):
         constants = text[text.index("namespace dgj") : text.index("#include", text.index("namespace dgj"))]
-        return constants + WALK, headers
+        return f"{constants}constexpr unsigned kBehind = {BEHIND};\n{WALK}", headers
 
     return launch.compiled(source, walk)
 
@@ -93,7 +99,7 @@ def tiles_of(n: int, form: int, index, owner, groups: int, alignment: int, block
         blocks=blocks,
         threads=512,
         cluster=1,
-        shared_bytes=16384 + 4 * min(rows, 40960),
+        shared_bytes=16384 + 4 * (min(rows, 40960) + BEHIND),
         seed=launch.seeds((0,))[0],
         what=f"walk n={n} form={form} alignment={alignment} groups={groups} rows={rows} blocks={blocks}",
     )
@@ -183,6 +189,67 @@ def test_no_tile_has_a_unit_that_is_nobodys_before_a_run():
     for blocks in (1, 5):
         for tiles in check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 3, 8, blocks)):
             assert all(owner[row] == group for group, row, rows, *_ in tiles if rows)
+
+
+# As many as the table has segments come at once; one more would not fit.
+@pytest.mark.parametrize("units", [511, 512, 513, 1025])
+def test_units_that_are_runs_of_their_own_are_computed_once(units):
+    owner = torch.arange(2 * units) // 2
+    for blocks in (1, 5):
+        check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, units, 2, blocks))
+
+
+def last_unit(group: int, rows: int) -> torch.Tensor:
+    """Whole or short; it goes on with a run or begins one; one of its rows is nobody's."""
+    return torch.tensor([0] * 8 + [group, *[-1] * (rows > 2), *[group] * 6][:rows])
+
+
+@pytest.mark.parametrize("rows", [8, 7, 1])
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_run_ends_with_the_rows_whatever_stands_behind_the_ids(group, rows):
+    owner = last_unit(group, rows)
+    check(8, IDS, owner, tiles_of(8, IDS, owner.int(), owner, 2, 8, 1))
+
+
+UNITS = "return args.form == kFormIds && args.units <= kSegments"
+FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
+    "a short unit is looked at as a whole one": (
+        "rows = rest < args.alignment ? rest : args.alignment;",
+        "rows = args.alignment;",
+        last_unit(0, 7),
+        8,
+    ),
+    "a unit behind the last one": ("id = unit < args.units ?", "id = true ?", last_unit(1, 8), 8),
+    "a run for every lane": (
+        "in = lane < ptx::load_shared_u32(table.carry);",
+        "in = true;",
+        last_unit(1, 8),
+        8,
+    ),
+    "more units than segments": (UNITS, f"{UNITS} + 1", torch.arange(1026) // 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_rejected(name, monkeypatch):
+    old, new, owner, alignment = FAULTS[name]
+    compile_for_host = launch.compiled
+
+    def planted(source, walk):
+        text, headers = walk(source.text, dict(source.headers))
+        assert headers["parts/groups.cuh"].count(old) == 1, f"the kernel has changed: {old!r} occurs not once"
+        headers["parts/groups.cuh"] = headers["parts/groups.cuh"].replace(old, new)
+        return compile_for_host(source, lambda *_: (text, headers))
+
+    def attempt():
+        out = tiles_of(8, IDS, owner.int(), owner, int(owner.max()) + 1, alignment, 1)
+        check(8, IDS, owner, out)
+
+    attempt()
+    monkeypatch.setattr(launch, "compiled", planted)
+    with pytest.raises(AssertionError) as fault:
+        attempt()
+    assert "the kernel has changed" not in str(fault.value)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
