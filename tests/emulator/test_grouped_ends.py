@@ -84,26 +84,12 @@ def test_a_second_page_of_runs_does_not_look_at_the_rest_of_the_first():
 TABLE, SCALES = "parts/groups.cuh", "parts/scales.cuh"
 KERNEL = "sm90/fp8_gemm_grouped.cuh"
 FAULTS = {
-    "a short last unit taken for a whole one": (
-        each_end_of_ids, TABLE, "const u32 rows = rest < args.alignment ? rest : args.alignment;",
-        "const u32 rows = args.alignment;",
-    ),
-    "a last unit of a row too many": (
-        each_end_of_ids, TABLE, "rest = args.rows - row;", "rest = args.rows - row + 1;",
-    ),
-    "a unit looked for behind the last one": (
-        each_end_of_ids, TABLE, "const i32 id = unit < args.units ? ", "const i32 id = true ? ",
-    ),
     "ids copied without the last one": (
         each_end_of_ids, KERNEL, "(args.rows * 4 + skew + 15)", "(args.rows * 4 + skew + 11)",
     ),
     "runs that are not there taken from a warp's table": (
         lambda patch: with_something_left(IDS, GROUPS_LEFT[0], patch), TABLE,
         "const bool in = lane < ptx::load_shared_u32(table.carry);", "const bool in = true;",
-    ),
-    "runs that are not there taken from the builders' table": (
-        lambda patch: with_something_left(IDS, GROUPS_LEFT[1], patch), TABLE,
-        "        if (s < segments) {\n", "        {\n",
     ),
     "scales copied with 16 bytes too many": (
         lambda patch: attempt(scales_that_end(), patch=patch), SCALES,
