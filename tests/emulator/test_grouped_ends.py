@@ -25,6 +25,13 @@ def ids_that_end(alignment: int, skew: int, group: int, last: int) -> grouped.Pr
     return p
 
 
+def rows_that_end() -> grouped.Problem:
+    """Those of A behind the last live one, though of its unit, must not be read."""
+    p = grouped.make(IDS, (130,), 8, 16, alignment=128, holes=())
+    p.readable = p.a[: int((p.owner >= 0).nonzero().max()) + 1]
+    return p
+
+
 def scales_that_end() -> grouped.Problem:
     """Bulk copies of scales of the last rows, of the last block of K, take the tensor's last 16 bytes."""
     counts = (40, 260, 52)
@@ -54,6 +61,10 @@ def test_ids_end_with_the_last_row():
     each_end_of_ids()
 
 
+def test_what_is_read_of_a_unit_ends_with_its_last_live_row():
+    attempt(rows_that_end())
+
+
 def test_scales_end_with_the_last_row():
     attempt(scales_that_end())
 
@@ -77,15 +88,16 @@ def test_what_kernels_before_have_left_in_shared_memory_is_not_looked_at(form, c
     with_something_left(form, counts)
 
 
-def test_a_second_page_of_runs_does_not_look_at_the_rest_of_the_first():
-    attempt(grouped.make(IDS, [1] * 514, 8, 16, alignment=2), left=LEFT[-1])
-
-
 TABLE, SCALES = "parts/groups.cuh", "parts/scales.cuh"
 KERNEL = "sm90/fp8_gemm_grouped.cuh"
 FAULTS = {
     "ids copied without the last one": (
         each_end_of_ids, KERNEL, "(args.rows * 4 + skew + 15)", "(args.rows * 4 + skew + 11)",
+    ),
+    "a run that ends with its last unit": (
+        lambda patch: attempt(rows_that_end(), patch=patch), TABLE,
+        "ptx::store_shared_u32(table.end + 4 * segment, row + live);",
+        "ptx::store_shared_u32(table.end + 4 * segment, row + rows);",
     ),
     "runs that are not there taken from a warp's table": (
         lambda patch: with_something_left(IDS, GROUPS_LEFT[0], patch), TABLE,
