@@ -88,11 +88,23 @@ def test_what_kernels_before_have_left_in_shared_memory_is_not_looked_at(form, c
     with_something_left(form, counts)
 
 
+def zeros_behind_two_pages(patch=None) -> None:
+    p = grouped.make(ENDS, [int(i % 130 < 2) for i in range(560)], 8, 16, alignment=2, zero_padding=True)
+    attempt(p, patch=patch)
+
+
+def test_rows_of_no_group_are_zeroed_once_however_many_pages_there_are():
+    zeros_behind_two_pages()
+
+
 TABLE, SCALES = "parts/groups.cuh", "parts/scales.cuh"
 KERNEL = "sm90/fp8_gemm_grouped.cuh"
 FAULTS = {
     "ids copied without the last one": (
         each_end_of_ids, KERNEL, "(args.rows * 4 + skew + 15)", "(args.rows * 4 + skew + 11)",
+    ),
+    "rows of no group zeroed with each page": (
+        zeros_behind_two_pages, KERNEL, "if (page == 0 && args.zero_padding", "if (args.zero_padding",
     ),
     "a run that ends with its last unit": (
         lambda patch: attempt(rows_that_end(), patch=patch), TABLE,
