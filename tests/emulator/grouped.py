@@ -122,6 +122,22 @@ def far_apart(p: Problem) -> Problem:
     return p
 
 
+def whole_to_the_end(p: Problem) -> Problem:
+    """Without the rows behind the last group's: its unit is short."""
+    rows = int((p.owner >= 0).nonzero().max()) + 1
+    p.a, p.sfa, p.guard, p.owner = (t[:rows].clone() for t in (p.a, p.sfa, p.guard, p.owner))
+    p.d, p.index = p.guard[:, : p.d.shape[1]], p.owner.int()
+    return p
+
+
+def within_16_bytes(p: Problem) -> Problem:
+    """ids that start anywhere in 16 bytes."""
+    around = torch.zeros(p.index.numel() + 7, dtype=torch.int32)
+    start = -around.data_ptr() // 4 % 4 + 3
+    p.index = around[start : start + p.index.numel()].copy_(p.index)
+    return p
+
+
 def encode(tensor: torch.Tensor, box_rows: int, ended: bool = True) -> launch.Map:
     """As csrc/runtime/m_grouped_gemm.cpp: a tensor of matrices, or one matrix; `ended`: for boxes that end
     before their last row."""
@@ -141,7 +157,7 @@ def encode(tensor: torch.Tensor, box_rows: int, ended: bool = True) -> launch.Ma
     return launch.make_map(address, dims, pitches, box, kind, 128)
 
 
-def run(p: Problem, *, sms=2, seed=0, patch=None) -> launch.Statistics:
+def run(p: Problem, *, sms=2, seed=0, patch=None, left=launch.POISON) -> launch.Statistics:
     groups, n, k = p.b.shape
     problem = _core.GemmProblem(n=n, k=k, d_dtype=p.d.dtype, layout="m_grouped", groups=groups)
     plan = plans.find(problem, 100)
@@ -168,6 +184,7 @@ def run(p: Problem, *, sms=2, seed=0, patch=None) -> launch.Statistics:
         shared_bytes=shape["smem_bytes"],
         seed=seed,
         what=f"{plan} form={p.form} alignment={p.alignment} rows={tuple(p.owner.shape)} sms={sms}",
+        left=left,
     )
 
 

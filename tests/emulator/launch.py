@@ -46,6 +46,7 @@ class Buffer(ctypes.Structure):
     ]
 
 
+POISON = (0xFFFFFFFF,)  # a NaN in every format, an index of nobody
 latest = ""  # the kernel that ran last, and what shows it again
 
 
@@ -104,10 +105,12 @@ def extent(tensor: torch.Tensor, writable: bool) -> Buffer:
 
 
 def run(
-    entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, seed, what, cut_sums=False
-) -> Statistics:
+    entry, parameters, buffers, *, blocks, threads, cluster, shared_bytes, seed, what, cut_sums=False,
+    left=POISON,
+) -> Statistics:  # fmt: skip
     """cut_sums: those of the tensor core are cut as the hardware does, else exact and rounded once: so the
-    bounds of tests can be those of FP32."""
+    bounds of tests can be those of FP32. left: words that kernels before have left, again and again in all
+    of shared memory."""
     global latest
     latest = f"kernel: {what}\n  replay: DGJ_EMULATOR_SEED={seed}"
     pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(p) for p in parameters))
@@ -122,6 +125,8 @@ def run(
         ctypes.c_uint32(shared_bytes),
         ctypes.c_uint64(seed),
         ctypes.c_uint32(cut_sums),
+        (ctypes.c_uint32 * len(left))(*left),
+        ctypes.c_uint32(len(left)),
         (Buffer * len(buffers))(*buffers),
         ctypes.c_uint32(len(buffers)),
         message,

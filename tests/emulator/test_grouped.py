@@ -106,22 +106,6 @@ def test_no_inner_extent_gives_zeros_tile_after_tile(form, dtype):
         grouped.check(p)
 
 
-def whole_to_the_end(p: grouped.Problem) -> grouped.Problem:
-    """Without the rows behind the last group's: its unit is short."""
-    rows = int((p.owner >= 0).nonzero().max()) + 1
-    p.a, p.sfa, p.guard, p.owner = (t[:rows].clone() for t in (p.a, p.sfa, p.guard, p.owner))
-    p.d, p.index = p.guard[:, : p.d.shape[1]], p.owner.int()
-    return p
-
-
-def within_16_bytes(p: grouped.Problem) -> grouped.Problem:
-    """ids that start anywhere in 16 bytes."""
-    around = torch.zeros(p.index.numel() + 7, dtype=torch.int32)
-    start = -around.data_ptr() // 4 % 4 + 3
-    p.index = around[start : start + p.index.numel()].copy_(p.index)
-    return p
-
-
 def test_pieces_without_holes_leave_by_tensor_copies_alone():
     """Full ones and the last ones of groups, past row 64: RowsOfBox."""
 
@@ -167,7 +151,7 @@ def read_to_the_end(p: grouped.Problem) -> grouped.Problem:
 
 @pytest.mark.parametrize("alignment", [24, 128])
 def test_the_last_unit_of_ids_may_be_short(alignment):
-    p = whole_to_the_end(grouped.make(IDS, (200, 3), 136, 144, alignment=alignment, seed=3))
+    p = grouped.whole_to_the_end(grouped.make(IDS, (200, 3), 136, 144, alignment=alignment, seed=3))
     assert len(p.owner) % alignment != 0
     grouped.run(p, sms=2, seed=2)
     grouped.check(p)
@@ -235,13 +219,15 @@ PROBLEMS = {
     "wide": lambda: grouped.make(OFFSETS, (250, 330), 392, 272),
     "halves": lambda: grouped.make(OFFSETS, (20, 9), 264, 272),
     "full units": lambda: grouped.make(IDS, (128, 256), 8, 144, alignment=128, seed=3),
-    "index within 16 bytes": lambda: within_16_bytes(
-        whole_to_the_end(grouped.make(IDS, (130, 40), 8, 144, alignment=64))
+    "index within 16 bytes": lambda: grouped.within_16_bytes(
+        grouped.whole_to_the_end(grouped.make(IDS, (130, 40), 8, 144, alignment=64))
     ),
     "more runs than lanes": lambda: grouped.make(IDS, [1 + i % 3 for i in range(40)], 8, 144, alignment=8),
     "long run": lambda: grouped.make(IDS, (70, 400, 30), 8, 144, alignment=8),
     # read from memory: more units than the table has segments; more ids than the ring of stages has room for
-    "many units": lambda: whole_to_the_end(grouped.make(IDS, [*[7, 2, 20] * 110, 3], 8, 16, alignment=8)),
+    "many units": lambda: grouped.whole_to_the_end(
+        grouped.make(IDS, [*[7, 2, 20] * 110, 3], 8, 16, alignment=8)
+    ),
     "more ids than the ring holds": lambda: grouped.make(IDS, (300, 46000), 8, 0, alignment=128, dtype=F32),
     "short tiles": lambda: grouped.make(OFFSETS, (200, 250, 40, 100), 264, 144),
     "far": lambda: grouped.far_apart(grouped.make(ENDS, (40, 130, 20), 8, 144, alignment=8)),

@@ -34,15 +34,17 @@ struct HostBuffer {
 
 // Returns 0, or 1 with the reason in `message`.
 int dgj_emulator_run(void (*entry)(void**), void** parameters, u32 blocks, u32 threads, u32 cluster,
-                     u32 shared_bytes, u64 seed, u32 cut_sums, const HostBuffer* host_buffers,
-                     u32 buffer_count, char* message, u32 message_bytes, u64* statistics) {
+                     u32 shared_bytes, u64 seed, u32 cut_sums, const u32* left, u32 left_words,
+                     const HostBuffer* host_buffers, u32 buffer_count, char* message, u32 message_bytes,
+                     u64* statistics) {
     std::vector<Buffer> buffers;
     for (u32 i = 0; i < buffer_count; i++) {
         const HostBuffer& b = host_buffers[i];
         buffers.push_back({b.begin, b.bytes, b.writable != 0, {}});
     }
-    const LaunchArguments launch{entry,   parameters,   blocks, threads,
-                                 cluster, shared_bytes, seed,   cut_sums != 0};
+    const LaunchArguments launch{entry,   parameters,    blocks,
+                                 threads, cluster,       shared_bytes,
+                                 seed,    cut_sums != 0, {left, left + left_words}};
     try {
         Machine machine(launch, buffers);
         const DivisionGuard guard;

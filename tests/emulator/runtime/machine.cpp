@@ -98,7 +98,9 @@ void Machine::build_cluster(u32 cluster) {
         block.rank = rank;
         block.index = cluster * launch.cluster + rank;
         block.live = launch.threads;
-        block.memory.assign((launch.shared_bytes + 15) / 16 * 16, 0xff);  // poison: a NaN in every format
+        block.memory.resize((launch.shared_bytes + 15) / 16 * 16);
+        for (std::size_t i = 0; i < block.memory.size(); i += 4)
+            std::memcpy(&block.memory[i], &launch.left[i / 4 % launch.left.size()], 4);
         block.shadow.reset(kSharedBase, launch.shared_bytes, launch.threads, warps, rank * per_block);
         block.warps.resize(warps);
         block.threads.resize(launch.threads);

@@ -167,7 +167,8 @@ struct LaunchArguments {
     void** parameters;
     u32 blocks, threads, cluster, shared_bytes;
     u64 seed;
-    bool cut_sums;  // of the tensor core, as the hardware does; else they are exact and rounded once
+    bool cut_sums;          // of the tensor core, as the hardware does; else they are exact and rounded once
+    std::vector<u32> left;  // by kernels before, again and again in all of shared memory
 };
 
 // A rule was broken; what() says which, where and by whom. Thrown on the scheduler's stack only.
