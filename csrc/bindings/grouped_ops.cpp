@@ -149,10 +149,11 @@ PyObject* contiguous(PyObject* /*module*/, PyObject* const* args, Py_ssize_t cou
     MGroupedArgs view;
     bool psum = false;
     if (!check_recipes(kContiguous, p[kRecipe], p[kRecipeA], p[kRecipeB]) ||
-        !refuse_epilogue(kContiguousOp, p[kEpilogue]) || !read_flag(p[kUsePsumLayout], psum) ||
-        !read_flag(p[kEnsureZeroPadding], view.zero_padding) ||
+        !refuse_epilogue(kContiguousOp, p[kEpilogue]) ||
+        !read_flag(kContiguous, "use_psum_layout", p[kUsePsumLayout], psum) ||
+        !read_flag(kContiguous, "ensure_zero_padding", p[kEnsureZeroPadding], view.zero_padding) ||
         !read_count(kContiguous, "expected_m_for_psum_layout", p[kExpectedM], view.expected_m) ||
-        !read_flag(p[kBIsConstant], view.b_is_constant))
+        !read_flag(kContiguous, "b_is_constant", p[kBIsConstant], view.b_is_constant))
         return nullptr;
     view.form = psum ? GroupForm::kEnds : GroupForm::kIds;
     return run_or_dispatch(kContiguousOp, t, view);
@@ -189,7 +190,7 @@ PyObject* masked(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count, 
     if (!check_recipes(kMasked, p[kRecipe], p[kRecipeA], p[kRecipeB]) ||
         !refuse_epilogue(kMaskedOp, p[kEpilogue]) ||
         !read_count(kMasked, "expected_m", p[kExpectedM], view.expected_m) ||
-        !read_flag(p[kBIsConstant], view.b_is_constant))
+        !read_flag(kMasked, "b_is_constant", p[kBIsConstant], view.b_is_constant))
         return nullptr;
     return run_or_dispatch(kMaskedOp, t, view);
 }
@@ -222,7 +223,8 @@ PyObject* offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
     MGroupedArgs view;
     view.form = GroupForm::kOffsets;
     if (!check_recipes(kOffsets, p[kRecipe], p[kRecipeA], p[kRecipeB]) ||
-        !refuse_epilogue(kOffsetsOp, p[kEpilogue]) || !read_flag(p[kBIsConstant], view.b_is_constant))
+        !refuse_epilogue(kOffsetsOp, p[kEpilogue]) ||
+        !read_flag(kOffsets, "b_is_constant", p[kBIsConstant], view.b_is_constant))
         return nullptr;
     return run_or_dispatch(kOffsetsOp, t, view);
 }
@@ -273,8 +275,10 @@ PyObject* run_contiguous(PyObject* /*module*/, PyObject* const* args, Py_ssize_t
     if (!signature.parse(args, count, keywords, p)) return nullptr;
     MGroupedArgs view;
     bool psum = false;
-    if (!read_flag(p[6], psum) || !read_flag(p[7], view.zero_padding) ||
-        !read_count(kContiguous, "expected_m", p[8], view.expected_m) || !read_flag(p[9], view.b_is_constant))
+    if (!read_flag(kContiguous, "use_psum_layout", p[6], psum) ||
+        !read_flag(kContiguous, "ensure_zero_padding", p[7], view.zero_padding) ||
+        !read_count(kContiguous, "expected_m", p[8], view.expected_m) ||
+        !read_flag(kContiguous, "b_is_constant", p[9], view.b_is_constant))
         return nullptr;
     view.form = psum ? GroupForm::kEnds : GroupForm::kIds;
     return run_for_op(kContiguousOp, {p[0], p[1], p[2], p[3], p[4], p[5]}, view);
@@ -288,7 +292,8 @@ PyObject* run_masked(PyObject* /*module*/, PyObject* const* args, Py_ssize_t cou
     if (!signature.parse(args, count, keywords, p)) return nullptr;
     MGroupedArgs view;
     view.form = GroupForm::kCounts;
-    if (!read_count(kMasked, "expected_m", p[6], view.expected_m) || !read_flag(p[7], view.b_is_constant))
+    if (!read_count(kMasked, "expected_m", p[6], view.expected_m) ||
+        !read_flag(kMasked, "b_is_constant", p[7], view.b_is_constant))
         return nullptr;
     return run_for_op(kMaskedOp, {p[0], p[1], p[2], p[3], p[4], p[5]}, view);
 }
@@ -300,7 +305,7 @@ PyObject* run_offsets(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
     if (!signature.parse(args, count, keywords, p)) return nullptr;
     MGroupedArgs view;
     view.form = GroupForm::kOffsets;
-    if (!read_flag(p[6], view.b_is_constant)) return nullptr;
+    if (!read_flag(kOffsets, "b_is_constant", p[6], view.b_is_constant)) return nullptr;
     return run_for_op(kOffsetsOp, {p[0], p[1], p[2], p[3], p[4], p[5]}, view);
 }
 

@@ -65,6 +65,25 @@ PyMethodDef g_native = {
     "native_torch", &native_torch, METH_NOARGS,
     "native_torch()\n--\n\nWhat a direct call asks torch's C++ functions, without Python."};
 
+// After a conversion that failed: which argument it was, with what Python or torch said of it as the cause.
+// What is not about the value (an interrupt, no memory, a caller's own exception) stays. Returns false.
+bool explain(const char* format, const char* function, const char* name, PyObject* value) {
+    PyObject* const raised = PyErr_Occurred();
+    if (raised != PyExc_TypeError && raised != PyExc_ValueError && raised != PyExc_RuntimeError) return false;
+    PyObject *type = nullptr, *cause = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &cause, &trace);
+    PyErr_NormalizeException(&type, &cause, &trace);
+    if (trace != nullptr) PyException_SetTraceback(cause, trace);
+    Py_DECREF(type);
+    Py_XDECREF(trace);
+    PyErr_Format(PyExc_TypeError, format, function, name, Py_TYPE(value)->tp_name);
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyException_SetCause(value, cause);  // takes the reference
+    PyErr_Restore(type, value, trace);
+    return false;
+}
+
 }  // namespace
 
 bool split_pair(const char* function, PyObject* given, const char* name, Pair& pair) {
@@ -102,7 +121,9 @@ bool read_count(const char* function, const char* name, PyObject* value, std::in
         return false;
     }
     PyObject* integer = is_int ? Py_NewRef(value) : PyNumber_Index(value);
-    if (integer == nullptr) return false;
+    if (integer == nullptr)  // a tensor of several elements, say
+        return explain("%s: %s is a %s that is no integer; it must be None or an integer", function, name,
+                       value);
     int overflow = 0;
     const long long found = PyLong_AsLongLongAndOverflow(integer, &overflow);
     Py_DECREF(integer);
@@ -110,11 +131,12 @@ bool read_count(const char* function, const char* name, PyObject* value, std::in
     return true;
 }
 
-bool read_flag(PyObject* value, bool& flag) {
+bool read_flag(const char* function, const char* name, PyObject* value, bool& flag) {
     if (value == nullptr) return true;
     const int truth = PyObject_IsTrue(value);
     flag = truth > 0;
-    return truth >= 0;
+    return truth >= 0 ||
+           explain("%s: %s is a %s that is neither true nor false; pass a bool", function, name, value);
 }
 
 void stop_here() noexcept {

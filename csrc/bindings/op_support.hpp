@@ -52,7 +52,8 @@ inline bool check_recipes(const char* function, PyObject* recipe, PyObject* reci
 }
 // None is 0; what exceeds 64 bits becomes the largest.
 bool read_count(const char* function, const char* name, PyObject* value, std::int64_t& count);
-bool read_flag(PyObject* value, bool& flag);  // by Python's truth; absent: stays
+// By Python's truth; absent: stays.
+bool read_flag(const char* function, const char* name, PyObject* value, bool& flag);
 
 // ---- tensors ------------------------------------------------------------------------------------
 

@@ -223,6 +223,22 @@ WRONG = {
     "recipe_b": ("offsets", UNSUPPORTED, ("recipe_b is (1, 32)",), lambda c: {"recipe_b": (1, 32)}),
     "epilogue": ("masked", UNSUPPORTED, ("epilogue is 'silu'",), lambda c: {"epilogue": "silu"}),
     "expected_m as text": ("masked", TYPE, ("expected_m is a str",), lambda c: {"expected_m": "4"}),
+    "expected_m as counts": (
+        "masked", TYPE, ("expected_m is a Tensor that is no integer",),
+        lambda c: {"expected_m": c["masked_m"]},
+    ),
+    "a flag for each group": (
+        "psum", TYPE, ("ensure_zero_padding is a Tensor", "pass a bool"),
+        lambda c: {"ensure_zero_padding": torch.ones(G)},
+    ),
+    "a flag for each row": (
+        "ids", TYPE, ("use_psum_layout is a numpy.ndarray", "pass a bool"),
+        lambda c: {"use_psum_layout": torch.ones(M).numpy()},
+    ),
+    "a promise for each group": (
+        "offsets", TYPE, ("b_is_constant is a Tensor", "pass a bool"),
+        lambda c: {"b_is_constant": torch.ones(G)},
+    ),
     "expected_m as float": (
         "psum", TYPE, ("expected_m_for_psum_layout is a float",),
         lambda c: {"expected_m_for_psum_layout": 4.0},
@@ -267,7 +283,10 @@ WRONG = {
     ),
     "negative count": ("masked", VALUE, ("masked_m[1] is -1",), put("masked_m", None, at(1, -1))),
 }  # fmt: skip
-BY_FUNCTION_ONLY = {"bare tensor for a", "one item", "list for ids", "numpy offsets"}
+BY_FUNCTION_ONLY = {
+    "bare tensor for a", "one item", "list for ids", "numpy offsets", "expected_m as counts",
+    "a flag for each row",
+}  # fmt: skip
 
 
 def changed(name: str) -> tuple[str, type, tuple, dict]:
