@@ -55,6 +55,7 @@ constexpr u32 kManyWeights = 3 * kPieceBytes, kWideWeights = 2 * kPieceBytes,
 constexpr u32 kStageBytes = 5 * kPieceBytes;  // of which B starts at kManyWeights, kWideWeights, and A at
                                               // kFewTokens
 static_assert(kFewTokens + kFewBlocks * kTokenBytes <= kStageBytes, "all kinds of stages fit");
+static_assert((kIdsRoom * 4 + 12 + 15) / 16 * 16 <= kStages * kStageBytes, "ids fit, 12 bytes past 16 too");
 constexpr u32 kScalePitch = (kTileRows + 4) * 4;  // sfa of one K block; the banks of two differ
 constexpr u32 kScaleB = kScaleChunk * kScalePitch, kScaleBPitch = 2 * 4;  // where sfb starts; of one K block
 constexpr u32 kScaleBytes = kScaleB + kScaleChunk * kScaleBPitch;         // of a stage
