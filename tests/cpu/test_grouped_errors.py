@@ -374,6 +374,36 @@ def test_the_operator_refuses_with_the_same_words(name):
     assert without_addresses[0] == without_addresses[1]
 
 
+class Own(RuntimeError):
+    pass
+
+
+class Raising:
+    def __init__(self, error):
+        self.error = error
+
+    def __bool__(self):
+        raise self.error
+
+    __index__ = __bool__
+
+
+@pytest.mark.parametrize("error", [Own("mine"), KeyboardInterrupt()], ids=["own", "interrupt"])
+@pytest.mark.parametrize("name", ["expected_m", "b_is_constant"])
+def test_what_is_not_about_the_value_is_left_as_it_is(name, error):
+    with pytest.raises(type(error)) as caught:
+        call("masked", case("masked") | {name: Raising(error)})
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("name", ["expected_m", "b_is_constant"])
+def test_what_python_says_of_a_value_is_the_cause(name):
+    said = ValueError("no such number")
+    with pytest.raises(TypeError, match=f"{name} is a Raising") as caught:
+        call("masked", case("masked") | {name: Raising(said)})
+    assert caught.value.__cause__ is said
+
+
 def test_call_forms_that_python_refuses():
     c = case("masked")
     with pytest.raises(TypeError, match="missing the required argument 'expected_m'"):

@@ -138,6 +138,22 @@ def run(
     return Statistics(*statistics)
 
 
+def planted(header: str, old: str, new: str):
+    """A patch: `new` for `old`, which stands in `header` ("": in the kernel) once, however its lines are
+    broken."""
+    pattern = re.compile(r"\s+".join(map(re.escape, old.split())))
+
+    def patch(text, headers):
+        body = headers[header] if header else text
+        count = len(pattern.findall(body))
+        if count != 1:  # not an AssertionError, which would count as a rejection
+            raise LookupError(f"the kernel has changed: {old!r} stands there {count} times")
+        body = pattern.sub(lambda _: new, body)
+        return (text, {**headers, header: body}) if header else (body, headers)
+
+    return patch
+
+
 def compiled(source, patch=None):
     text, headers = source.text, dict(source.headers)
     if patch is not None:

@@ -69,14 +69,9 @@ class Fault:
     new: str
     reason: str  # searched for in the message
 
-    def patch(self, text, headers):
-        body = headers[self.header] if self.header else text
-        old = re.compile(r"\s+".join(map(re.escape, self.old.split())))  # however the lines are broken
-        count = len(old.findall(body))
-        if count != 1:  # not an AssertionError, which would count as a rejection
-            raise LookupError(f"{self.name}: the kernel has {count} times {self.old!r}")
-        body = old.sub(lambda _: self.new, body)
-        return (text, {**headers, self.header: body}) if self.header else (body, headers)
+    @property
+    def patch(self):
+        return launch.planted(self.header, self.old, self.new)
 
 
 WRONG = "elements out of bounds"

@@ -108,12 +108,7 @@ def test_no_inner_extent_gives_zeros_tile_after_tile(form, dtype):
 
 def test_pieces_without_holes_leave_by_tensor_copies_alone():
     """Full ones and the last ones of groups, past row 64: RowsOfBox."""
-
-    def patch(text, headers):
-        old = "write_boxes<kCols / 64>("
-        assert headers[KERNEL].count(old) == 1
-        return text, {**headers, KERNEL: headers[KERNEL].replace(old, "if (false) " + old)}
-
+    patch = launch.planted(KERNEL, "write_boxes<kCols / 64>(", "if (false) write_boxes<kCols / 64>(")
     p = grouped.make(OFFSETS, (64, 100, 330), 392, 272)
     grouped.run(p, patch=patch)
     grouped.check(p)
@@ -668,16 +663,11 @@ def test_the_kernel_without_faults_passes(problem):
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_rejected(name):
     problem, header, old, new, reason = FAULTS[name]
-
-    def patch(text, headers):
-        assert headers[header].count(old) == 1, f"the kernel has changed: {old!r} occurs not once"
-        return text, {**headers, header: headers[header].replace(old, new)}
-
+    patch = launch.planted(header, old, new)
     for seed in (1, 0, 2, 3, 4, 5):
         try:
             attempt(problem, seed, patch)
         except AssertionError as fault:
-            assert "the kernel has changed" not in str(fault)
             assert reason in str(fault), f"rejected for another reason: {fault}"
             return
     pytest.fail("no timing showed the fault")
