@@ -49,6 +49,7 @@ struct RowsOfBox {
 // Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
 DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();
+    DGJ_NO_UNROLL
     for (u32 row = ptx::block_index() * kBuilderWarps + ptx::warp_index(); row < args.rows;
          row += ptx::grid_size() * kBuilderWarps) {
         bool live;
@@ -59,6 +60,7 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
         } else {  // ends: 32 groups at a time; each starts at the largest rounded-up end of those before it
             live = false;
             u32 start = 0;
+            DGJ_NO_UNROLL
             for (u32 first = 0; first < args.groups && !live; first += 32) {
                 const bool in = first + lane < args.groups;
                 u32 end = in ? clamp_rows(ptx::load_global_i32(args.index + first + lane), args.rows) : 0;
@@ -75,6 +77,7 @@ DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
             }
         }
         if (live) continue;
+        DGJ_NO_UNROLL
         for (u32 n = lane * 8; n < kN; n += 256) {
             const u64 to = d_row(args, 0, row) + (u64)n * Out::kBytes;
             ptx::store_global_word4((void*)to, {0, 0, 0, 0});
