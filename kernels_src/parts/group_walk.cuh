@@ -46,22 +46,25 @@ struct TileIds {  // of the rows, those of nobody where there is no row; not wai
     static constexpr u32 kWords = kTileRows / 32;
     i32 id[kWords];
     DGJ_DEVICE TileIds(const GroupedArgs& args, const GroupTile& t) {
+        if (args.form != kFormIds) return;
         DGJ_UNROLL
         for (u32 i = 0; i < kWords; i++) {
             const u32 r = i * 32 + ptx::lane_index();
-            id[i] = r < t.rows ? (i32)t.group : -1;
-            if (r < t.rows && args.form == kFormIds) id[i] = ptx::load_global_i32(args.index + t.row + r);
+            id[i] = r < t.rows ? ptx::load_global_i32(args.index + t.row + r) : -1;
         }
     }
 };
 struct LiveRows {
     u32 bits = 0;
     LiveRows() = default;
-    DGJ_DEVICE LiveRows(const TileIds& ids, const GroupTile& t) {
+    DGJ_DEVICE LiveRows(const TileIds& ids, const GroupedArgs& args, const GroupTile& t) {
+        const u32 lane = ptx::lane_index(), left = t.rows > lane * 32 ? t.rows - lane * 32 : 0;
+        bits = left < 32 ? (1u << left) - 1 : ~0u;
+        if (args.form != kFormIds) return;
         DGJ_UNROLL
         for (u32 i = 0; i < TileIds::kWords; i++) {
             const u32 live = ptx::ballot(ids.id[i] == (i32)t.group);
-            if (ptx::lane_index() == i) bits = live;
+            if (lane == i) bits = live;
         }
     }
     // GroupTile::solid. For a whole warp. Before row 64 no box ends with its rows (RowsOfBox), so that a
@@ -163,6 +166,7 @@ struct GroupWalk {
     // For whole warps. No rows: nothing is left for this block.
     DGJ_DEVICE GroupTile locate() const {
         Found f = found;
+        if (f.known()) return {f.group, f.row, f.end - f.row, f.tile, f.cut - Found::kKnown};
         if (f.cut == 0) f = look_up();
         if (f.end == f.row) return {};
         const u32 part = f.part();

@@ -83,8 +83,8 @@ struct Producer {  // one of the two warps
     Rings rings;
     TileSlot slot;
     bool starting = true;
-    u32 plain = ~0u;  // stages of the ring of scales that plain copies may have written last
-    u32 solid = 0;    // pieces of any tile
+    u32 plain = 0;  // stages of the ring of scales that plain copies may have written last
+    u32 solid = 0;  // pieces of any tile
     DGJ_DEVICE void meet() { meet_once(kProducerBarrier, kProducerThreads, starting); }
 };
 
@@ -180,7 +180,7 @@ DGJ_DEVICE void load_tile_scales(const Shared& smem, Producer& me, const Grouped
                              in ? sfb + (i64)(first + lane / 2) * args.sfb_stride_k : args.sfb, in);
         }
         me.meet();
-        if (first == 0) me.solid |= me.slot.tell(smem.table, smem.told, t, LiveRows(ids, t));
+        if (first == 0) me.solid |= me.slot.tell(smem.table, smem.told, t, LiveRows(ids, args, t));
         ptx::barrier_arrive_after_copies(full);
     }
 }

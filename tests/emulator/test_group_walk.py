@@ -44,7 +44,7 @@ DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
         Found first;
         if (fits_a_warp(table, args)) {
             const SmallIndex index = args.form == kFormIds ? SmallIndex() : SmallIndex(args);
-            first = build_small_table(table, args, index, ptx::warp_index() == 0);
+            first = build_small_table(table, args, index, ptx::warp_index() == 1);  // not who walks
         } else if (ptx::thread_index() < kBuilders) {
             build_table(table, args, page);
         }
@@ -277,3 +277,60 @@ def test_tiles_of_the_last_round_are_cut_where_blocks_are_left(n, parts):
                     assert cols <= 64 or not few, "a tile of few rows is whole"
                     halves += half
     assert seen == {0, 1} and halves > 0
+
+
+# Groups with a few rows and groups without, for blocks that leave tiles whole, halve them, and have no tile.
+FEW_COUNTS = {
+    "whole": ([5, 0, 32, 1, 0, 9], 13),
+    "halved": ([0, 32, 0, 7], 13),
+    "a third empty": ([1, 0], 10),
+    "as many as lanes": ([1] * 32, 100),
+}
+FEW_FAULTS = {
+    "groups without rows are counted": ("end != start && below == tile.rank", "lane == tile.rank"),
+    "a group too far": ("below == tile.rank", "below == tile.rank + 1"),
+    "a block without a tile takes one": ("if (mine == 0 || tile.empty) return", "if (tile.empty) return"),
+    "the third part of two halves": ("empty = left == 0;", "empty = false;"),
+    "both halves are the first": ("        col += from;\n", ""),
+    "a half is a whole tile": ("cols = left < 64 ? left : 64;", "cols = 0;"),
+}
+
+
+def few_tiles(counts: list[int], blocks: int, form: int = COUNTS):
+    groups, rows, n = len(counts), max(counts), 328  # three tiles of columns, the last one of 72
+    if form == COUNTS:
+        index = torch.tensor(counts, dtype=torch.int32)
+        owner = torch.full((groups, rows), -1)
+        for group, count in enumerate(counts):
+            owner[group, :count] = group
+    else:
+        index = torch.tensor([0, *counts]).cumsum(0).int()
+        owner = torch.arange(groups).repeat_interleave(torch.tensor(counts))
+    return check(n, form, owner, tiles_of(n, form, index, owner, groups, 1, blocks))
+
+
+@pytest.mark.parametrize("form", [COUNTS, OFFSETS])
+@pytest.mark.parametrize("name", FEW_COUNTS)
+def test_where_all_groups_have_few_rows_blocks_start_with_their_tiles(name, form):
+    counts, blocks = FEW_COUNTS[name]
+    lists = few_tiles(counts, blocks, form)
+    widths = {cols for tiles in lists for _, _, rows, cols, *_ in tiles if rows}
+    assert widths == ({64, 8} if name in ("halved", "a third empty") else {128, 72})
+
+
+@pytest.mark.parametrize("name", FEW_FAULTS)
+def test_a_fault_in_finding_the_first_tile_is_rejected(name, monkeypatch):
+    compile_for_host = launch.compiled
+
+    def with_fault(source, walk):
+        fault = launch.planted("parts/groups.cuh", *FEW_FAULTS[name])
+        return compile_for_host(source, lambda *emitted: fault(*walk(*emitted)))
+
+    monkeypatch.setattr(launch, "compiled", with_fault)
+    rejected = 0
+    for counts, blocks in FEW_COUNTS.values():
+        try:
+            few_tiles(counts, blocks)
+        except (AssertionError, launch.EmulatorFault):
+            rejected += 1
+    assert rejected > 0
