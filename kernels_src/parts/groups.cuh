@@ -320,7 +320,8 @@ struct Found {
 };
 
 // A block's first tile where every group with rows has few: each is one row of tiles then, and nothing needs
-// to be added up. GroupWalk finds the same in the table, 1400 cycles after the counts are there instead of 800.
+// to be added up. GroupWalk finds the same in the table, 1400 cycles after the counts are there instead of
+// 800.
 struct FewTile {
     u32 rank, col, cols = 0;  // of the groups with rows; as in GroupTile
     bool empty = false;       // the third part of two halves
