@@ -42,7 +42,8 @@ struct GroupTile {
 
 // Which of a tile's rows are the group's: with ids, rows of nobody lie between its rows. A bit a row, the
 // 32 rows from 32 * i on in lane i.
-struct TileIds {  // of the rows, those of nobody where there is no row; not waited for yet
+struct TileIds {  // of the rows, nobody's where there is no row; not waited for yet. Only with ids: the start
+                  // of a call waits for all that is done before the first scales are asked for
     static constexpr u32 kWords = kTileRows / 32;
     i32 id[kWords];
     DGJ_DEVICE TileIds(const GroupedArgs& args, const GroupTile& t) {

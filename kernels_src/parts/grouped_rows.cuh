@@ -47,6 +47,7 @@ struct RowsOfBox {
 };
 
 // Rows of no group become zero (ids, ends): a warp takes every so many-th row. Called once, by the builders.
+// Rolled: the code is there whether it is asked for or not.
 DGJ_DEVICE void zero_dead_rows(const GroupedArgs& args) {
     const u32 lane = ptx::lane_index();
     DGJ_NO_UNROLL

@@ -77,8 +77,8 @@ DGJ_DEVICE u32 scan(const GroupTable& table, u32 value, Combine combine) {
     }
     if (lane == 31) ptx::store_shared_u32(table.warp_sums + 4 * warp, value);
     sync_builders();
-    DGJ_NO_UNROLL
-    for (u32 w = 0; w < warp; w++) value = combine(ptx::load_shared_u32(table.warp_sums + 4 * w), value);
+    DGJ_NO_UNROLL  // three scans of half a KB each else
+        for (u32 w = 0; w < warp; w++) value = combine(ptx::load_shared_u32(table.warp_sums + 4 * w), value);
     return value;
 }
 

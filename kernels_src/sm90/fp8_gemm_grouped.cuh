@@ -83,7 +83,8 @@ struct Producer {  // one of the two warps
     Rings rings;
     TileSlot slot;
     bool starting = true;
-    u32 plain = 0;  // stages of the ring of scales that plain copies may have written last
+    u32 plain = 0;  // stages of the ring of scales that plain copies wrote last; what other kernels left
+                    // there needs no fence
     u32 solid = 0;  // pieces of any tile
     DGJ_DEVICE void meet() { meet_once(kProducerBarrier, kProducerThreads, starting); }
 };

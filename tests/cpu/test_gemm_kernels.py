@@ -11,7 +11,7 @@ SHAPES = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168)
 SHAPES += [(4096, 1408)]  # blocks of K that do not fill the last stage
 OTHER_OUTPUTS = ("float16", "float32")  # of one shape: the epilogue is all that changes
 GROUPED = [(4096, 7168), (7168, 2048), (2048, 768)]  # full tiles unrolled, twice, and not
-MOST_GROUPED_BYTES = 63 << 10  # of code: a KB more costs each call 0.1 us (docs/notes/grouped.md)
+MOST_GROUPED_BYTES = 63 << 10  # of code: above 66 each KB costs a call 0.1 us (docs/notes/grouped.md)
 
 
 def plans():

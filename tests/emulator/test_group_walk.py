@@ -230,21 +230,26 @@ FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
 }
 
 
+def plant(monkeypatch, old: str, new: str):
+    """A fault in parts/groups.cuh, beside what makes a walk of the kernel."""
+    compile_for_host, fault = launch.compiled, launch.planted("parts/groups.cuh", old, new)
+    monkeypatch.setattr(
+        launch,
+        "compiled",
+        lambda source, walk: compile_for_host(source, lambda *emitted: fault(*walk(*emitted))),
+    )
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_rejected(name, monkeypatch):
     old, new, owner, alignment = FAULTS[name]
-    compile_for_host = launch.compiled
-
-    def with_fault(source, walk):
-        fault = launch.planted("parts/groups.cuh", old, new)
-        return compile_for_host(source, lambda *emitted: fault(*walk(*emitted)))
 
     def attempt():
         out = tiles_of(8, IDS, owner.int(), owner, int(owner.max()) + 1, alignment, 1)
         check(8, IDS, owner, out)
 
     attempt()
-    monkeypatch.setattr(launch, "compiled", with_fault)
+    plant(monkeypatch, old, new)
     with pytest.raises(AssertionError):
         attempt()
 
@@ -320,13 +325,7 @@ def test_where_all_groups_have_few_rows_blocks_start_with_their_tiles(name, form
 
 @pytest.mark.parametrize("name", FEW_FAULTS)
 def test_a_fault_in_finding_the_first_tile_is_rejected(name, monkeypatch):
-    compile_for_host = launch.compiled
-
-    def with_fault(source, walk):
-        fault = launch.planted("parts/groups.cuh", *FEW_FAULTS[name])
-        return compile_for_host(source, lambda *emitted: fault(*walk(*emitted)))
-
-    monkeypatch.setattr(launch, "compiled", with_fault)
+    plant(monkeypatch, *FEW_FAULTS[name])
     rejected = 0
     for counts, blocks in FEW_COUNTS.values():
         try:
