@@ -31,8 +31,9 @@ constexpr u32 kTileSlots = 4;
 constexpr u32 kSlotBytes = 16 + kTileRows / 8 + 8;  // a tile and a bit for each of its rows; a multiple of 16
 constexpr u32 kBuilders = 256;                      // threads that make the table: two segments each
 constexpr u32 kBuilderWarps = kBuilders / 32;
-constexpr u32 kBuilderBarrier = 4;  // 1 to 3 are the warpgroups' own
-constexpr u32 kFewRows = 32;        // at most so many rows: tokens are the columns of WGMMA
+constexpr u32 kWarps = 4 * (kWarpgroups + 1);  // of a block
+constexpr u32 kBuilderBarrier = 4;             // 1 to 3 are the warpgroups' own
+constexpr u32 kFewRows = 32;                   // at most so many rows: tokens are the columns of WGMMA
 // Ids for which the ring of stages has place.
 constexpr u32 kIdsRoom = kStages * (kTileRows + kTileCols) * 32 - 4;
 constexpr u32 kColTiles = (kN + kTileCols - 1) / kTileCols, kWideTiles = (kN + kWideCols - 1) / kWideCols;
@@ -136,33 +137,38 @@ DGJ_DEVICE u32 list_groups(const GroupTable& table, const GroupedArgs& args, u32
     return left < kSegments ? left : kSegments;
 }
 
-// ids: units begin .. end of one warp, a unit a lane at a time.
-struct Units {
-    const GroupedArgs& args;
-    u32 count, begin, end;
-    DGJ_DEVICE explicit Units(const GroupedArgs& a) : args(a), count(a.units) {
-        const u32 share = count / kBuilderWarps + 1, warp = ptx::warp_index();
-        begin = share * warp < count ? share * warp : count;
-        end = begin + share < count ? begin + share : count;
+// ids: those of the first rows of a unit and of the units beside it; not waited for yet.
+struct UnitIds {
+    i32 before = -1, own = -1, after = -1;
+    UnitIds() = default;
+    DGJ_DEVICE UnitIds(const GroupedArgs& args, u32 unit) {
+        const u32 last = args.units - 1, u = unit < last ? unit : last;
+        before = ptx::load_global_i32(args.index + (u == 0 ? 0 : u - 1) * args.alignment);
+        own = ptx::load_global_i32(args.index + u * args.alignment);
+        after = ptx::load_global_i32(args.index + (u == last ? u : u + 1) * args.alignment);
     }
-    DGJ_DEVICE i32 valid(i32 id) const { return id >= 0 && (u32)id < args.groups ? id : -1; }  // -1: nobody's
-    DGJ_DEVICE i32 id(u32 row) const { return valid(ptx::load_global_i32(args.index + row)); }
-    // Of this unit and those beside it; -1 where there is none.
-    DGJ_DEVICE void read(u32 unit, i32& before, i32& own, i32& after) const {
-        const u32 last = count - 1;
-        before = id((unit == 0 ? 0 : unit - 1 < last ? unit - 1 : last) * args.alignment);
-        own = id((unit < last ? unit : last) * args.alignment);
-        after = id((unit + 1 < last ? unit + 1 : last) * args.alignment);
-        if (unit == 0) before = -1;
-        if (unit >= end) own = -1;
-        if (unit >= last) after = -1;
+};
+
+// Where runs of units of one group start and end, for a whole warp with a unit a lane.
+struct RunEdges {
+    i32 own;  // group; -1: nobody's
+    bool starts, ends;
+    u32 mask;  // lanes that start
+    DGJ_DEVICE RunEdges(const GroupedArgs& args, const UnitIds& ids, u32 unit) {
+        own = (u32)ids.own < args.groups ? ids.own : -1;
+        starts = own >= 0 && (unit == 0 || ids.before != own);
+        ends = own >= 0 && (unit + 1 == args.units || ids.after != own);
+        mask = ptx::ballot(starts);
+    }
+    // Of the run that an own unit is in. started: runs that start in units before the warp's.
+    DGJ_DEVICE u32 segment(u32 started) const {
+        return started + ptx::count_ones(mask << (31 - ptx::lane_index())) - 1;
     }
 };
 
 // One past the last live row of each lane's unit, where `own` is not negative.
-DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
+DGJ_DEVICE u32 live_end(const GroupedArgs& args, u32 unit, i32 own) {
     constexpr u32 kAtOnce = 4;
-    const GroupedArgs& args = units.args;
     const u32 row = unit * args.alignment, left = args.rows > row ? args.rows - row : 0;
     u32 rows = own < 0 ? 0 : left < args.alignment ? left : args.alignment, live = 0;
     DGJ_NO_UNROLL
@@ -178,100 +184,94 @@ DGJ_DEVICE u32 live_end(const Units& units, u32 unit, i32 own) {
     return row + live;
 }
 
-// ids: runs of units. Returns the segments of the page. carry: segments in all, unit_starts: before each
-// warp's.
+// ids: runs of units. Returns the segments of the page. carry: segments in all, unit_starts: those of each
+// warp.
 DGJ_DEVICE u32 list_runs(const GroupTable& table, const GroupedArgs& args, u32 page) {
     const u32 lane = ptx::lane_index(), warp = ptx::warp_index(), base = page * kSegments;
-    const Units units(args);
-    u32 started = 0;  // segments that start before the batch
+    const u32 share = args.units / kBuilderWarps + 1, begin = share * warp;
+    const u32 end = begin + share < args.units ? begin + share : args.units;
+    u32 started = 0, all = 0;  // segments that start before the batch
     DGJ_NO_UNROLL
     for (u32 round = page != 0; round < 2; round++) {  // count runs, then list them
         if (round != 0) {
             sync_builders();
-            started = ptx::load_shared_u32(table.unit_starts + 4 * warp);
+            const u32 count = lane < kBuilderWarps ? ptx::load_shared_u32(table.unit_starts + 4 * lane) : 0;
+            started = ptx::sum_of_lanes(lane < warp ? count : 0);
+            all = ptx::sum_of_lanes(count);
         }
         DGJ_NO_UNROLL
-        for (u32 first = units.begin; first < units.end; first += 32) {
+        for (u32 first = begin; first < end; first += 32) {
             const u32 unit = first + lane;
-            i32 before, own, after;
-            units.read(unit, before, own, after);
-            const bool starts = own >= 0 && before != own;
-            const u32 mask = ptx::ballot(starts);
+            UnitIds ids(args, unit);
+            if (unit >= end) ids.own = -1;
+            const RunEdges run(args, ids, unit);
             if (round != 0) {
-                const u32 upto = started + ptx::count_ones(mask << (31 - lane));  // with this unit's
-                const u32 segment = upto - 1 - base;
-                const bool here = own >= 0 && segment < kSegments;
-                if (here && starts) {
+                const u32 segment = run.segment(started) - base;
+                const bool here = run.own >= 0 && segment < kSegments;
+                if (here && run.starts) {
                     ptx::store_shared_u32(table.row + 4 * segment, unit * args.alignment);
-                    ptx::store_shared_u32(table.group + 4 * segment, (u32)own);
+                    ptx::store_shared_u32(table.group + 4 * segment, (u32)run.own);
                 }
                 // The first row of a unit is live, so only the last unit of a run says where it ends.
-                const bool ends = here && after != own;
-                const u32 end = live_end(units, unit, ends ? own : -1);
-                if (ends) ptx::store_shared_u32(table.end + 4 * segment, end);
+                const bool ends = here && run.ends;
+                const u32 row_end = live_end(args, unit, ends ? run.own : -1);
+                if (ends) ptx::store_shared_u32(table.end + 4 * segment, row_end);
             }
-            started += ptx::count_ones(mask);
+            started += ptx::count_ones(run.mask);
         }
-        if (round == 0) {
-            const u32 upto = scan(table, lane == 31 ? started : 0, Sum{});
-            if (lane == 31) ptx::store_shared_u32(table.unit_starts + 4 * warp, upto - started);
-            if (ptx::thread_index() == kBuilders - 1) ptx::store_shared_u32(table.carry, upto);
-        }
+        if (round == 0 && lane == 0) ptx::store_shared_u32(table.unit_starts + 4 * warp, started);
     }
-    sync_builders();
-    const u32 all = ptx::load_shared_u32(table.carry), left = all > base ? all - base : 0;
+    if (page == 0 && ptx::thread_index() == 0) ptx::store_shared_u32(table.carry, all);
+    const u32 left = all > base ? all - base : 0;
     return left < kSegments ? left : kSegments;
 }
 
 // Ids for which the ring of stages has place, while it is empty, come in one copy; their runs are one page.
+// Reading them as they were needed took as long as a tile of a short K (docs/notes/grouped.md).
 DGJ_DEVICE bool come_at_once(const GroupedArgs& args) {
     return args.form == kFormIds && args.units <= kSegments && args.rows <= kIdsRoom;
 }
 
-// For a whole block: the segments of ids that stand at `ids` in shared memory. carry: how many. Every warp
-// walks all units, and lists every kWarps-th run. Reading ids as they were needed, by one warp after the
-// other, took as long as a tile of a short K (docs/notes/grouped.md).
-DGJ_DEVICE void list_units(const GroupTable& table, const GroupedArgs& args, u32 ids) {
-    constexpr u32 kWarps = 4 * (kWarpgroups + 1);
-    const u32 lane = ptx::lane_index(), warp = ptx::warp_index();
-    const auto owner = [&](u32 unit) {
-        const i32 id = unit < args.units ? (i32)ptx::load_shared_u32(ids + unit * args.alignment * 4) : -1;
-        return (u32)id < args.groups ? id : -1;
-    };
-    u32 runs = 0, start = 0;  // runs that ended before these units; first unit of the owner of the last one
-    DGJ_NO_UNROLL
-    for (u32 base = 0; base < args.units; base += 32) {
-        const u32 unit = base + lane, below = (1u << lane) - 1;
-        const i32 own = owner(unit);
-        const bool last = unit < args.units && owner(unit + 1) != own;  // in a row of one owner's
-        const u32 changes = ptx::ballot(last), ends = ptx::ballot(last && own >= 0), lower = changes & below;
-        const u32 first = lower == 0 ? start : base + 32 - ptx::count_leading_zeros(lower);
-        const u32 segment = runs + ptx::count_ones(ends & below);
-        DGJ_NO_UNROLL
-        for (u32 left = ptx::ballot(last && own >= 0 && segment % kWarps == warp); left != 0;
-             left &= left - 1) {
-            const u32 from = ptx::count_ones((left & (0 - left)) - 1);
-            const i32 wanted = (i32)ptx::shuffle((u32)own, from);
-            const u32 row = (base + from) * args.alignment, rest = args.rows - row;
-            const u32 rows = rest < args.alignment ? rest : args.alignment;
-            u32 live = 0;
-            DGJ_UNROLL
-            for (u32 i = 0; i < 128; i += 32) {  // alignments are at most 128
-                const u32 r = i + lane;
-                const i32 id = r < rows ? (i32)ptx::load_shared_u32(ids + (row + r) * 4) : -1;
-                const u32 hits = ptx::ballot(id == wanted);
-                if (hits != 0) live = i + 32 - ptx::count_leading_zeros(hits);
-            }
-            if (lane == from) {
-                ptx::store_shared_u32(table.row + 4 * segment, first * args.alignment);
-                ptx::store_shared_u32(table.end + 4 * segment, row + live);
-                ptx::store_shared_u32(table.group + 4 * segment, (u32)own);
-            }
-        }
-        runs += ptx::count_ones(ends);
-        if (changes != 0) start = base + 32 - ptx::count_leading_zeros(changes);
+// Then, for a whole block with a unit a thread: lists the runs while the other ids are on their way;
+// table.end is the last unit of each until end_runs(). carry: how many.
+DGJ_DEVICE void list_units(const GroupTable& table, const GroupedArgs& args, const UnitIds& ids) {
+    static_assert(32 * kWarps >= kSegments && kWarps <= 32, "a thread a unit, a lane a warp");
+    const u32 lane = ptx::lane_index(), warp = ptx::warp_index(), unit = ptx::thread_index();
+    const u32 counts = table.first_tile;  // is written later
+    const RunEdges run(args, ids, unit);
+    if (lane == 0) ptx::store_shared_u32(counts + 4 * warp, ptx::count_ones(run.mask));
+    ptx::sync_block();
+    const u32 count = lane < kWarps ? ptx::load_shared_u32(counts + 4 * lane) : 0;
+    const u32 segment = run.segment(ptx::sum_of_lanes(lane < warp ? count : 0));
+    const u32 all = ptx::sum_of_lanes(count);
+    if (run.starts) {
+        ptx::store_shared_u32(table.row + 4 * segment, unit * args.alignment);
+        ptx::store_shared_u32(table.group + 4 * segment, (u32)run.own);
     }
-    if (ptx::thread_index() == 0) ptx::store_shared_u32(table.carry, runs);
+    if (run.ends) ptx::store_shared_u32(table.end + 4 * segment, unit);
+    if (unit == 0) ptx::store_shared_u32(table.carry, all);
+    ptx::sync_block();
+}
+
+// The ends of those runs, a warp a run, from the ids that stand at `ids` in shared memory.
+DGJ_DEVICE void end_runs(const GroupTable& table, const GroupedArgs& args, u32 ids) {
+    const u32 lane = ptx::lane_index(), runs = ptx::load_shared_u32(table.carry);
+    DGJ_NO_UNROLL
+    for (u32 s = ptx::warp_index(); s < runs; s += kWarps) {
+        const u32 row = ptx::load_shared_u32(table.end + 4 * s) * args.alignment, left = args.rows - row;
+        const u32 rows = left < args.alignment ? left : args.alignment;
+        const u32 own = ptx::load_shared_u32(table.group + 4 * s);
+        u32 live = 0;
+        DGJ_UNROLL
+        for (u32 i = 0; i < 128; i += 32) {  // alignments are at most 128
+            const u32 r = i + lane;
+            const bool in = r < rows && ptx::load_shared_u32(ids + (row + r) * 4) == own;
+            const u32 hits = ptx::ballot(in);
+            if (hits != 0) live = i + 32 - ptx::count_leading_zeros(hits);
+        }
+        ptx::sync_warp();  // every lane has read the last unit
+        if (lane == 0) ptx::store_shared_u32(table.end + 4 * s, row + live);
+    }
 }
 
 // A group's rows in pieces of 64. Three pieces make a tile with work for every warpgroup; two pieces that are

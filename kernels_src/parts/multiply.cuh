@@ -136,9 +136,6 @@ DGJ_DEVICE void multiply_tile(const TileOperands& o, Rings& rings, const ScaleRe
                               float (&acc)[S::kWaves][S::kCols / 2], Release release) {
     static_assert(kScaleChunk % 4 == 0, "a skew repeats after four blocks");
     if constexpr (kKBlocks == 0) return;
-    // The zeros of acc are made while the first stage is on its way, not between its arrival and its products.
-    DGJ_UNROLL
-    for (u32 w = 0; w < S::kWaves; w++) ptx::pin_registers(acc[w]);
     constexpr bool kUnrolled = S::kUnrolled && kStages == kScaleChunk && kKBlocks % kScaleChunk == 0;
     constexpr u32 kSteps = kUnrolled ? kScaleChunk : 1;
     const u32 in_block = ptx::hidden(o.row * (reader.eight_rows / 8));

@@ -9,6 +9,7 @@ DGJ_DEVICE u32 shuffle(u32 v, u32 lane) { return __shfl_sync(0xffffffffu, v, lan
 // The value of the lane `distance` below; lanes under `distance` keep their own.
 DGJ_DEVICE u32 shuffle_up(u32 v, u32 distance) { return __shfl_up_sync(0xffffffffu, v, distance); }
 DGJ_DEVICE u32 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+DGJ_DEVICE u32 sum_of_lanes(u32 v) { return __reduce_add_sync(0xffffffffu, v); }
 DGJ_DEVICE u32 count_ones(u32 v) { return __popc(v); }
 DGJ_DEVICE u32 count_leading_zeros(u32 v) { return __clz(v); }
 

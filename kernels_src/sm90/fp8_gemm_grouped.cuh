@@ -248,6 +248,8 @@ DGJ_DEVICE void many_rows(const Shared& smem, Rings& rings, Boxes& boxes, const 
         .row = first_piece * 64 + ptx::thread_index() % 128 / 32 * 16 + ptx::lane_index() / 4,
         .first_range = first_range};
     float acc[kWaves][kCols / 2] = {};
+    DGJ_UNROLL
+    for (u32 w = 0; w < kWaves; w++) ptx::pin_registers(acc[w]);  // zero while the first stage is on its way
     multiply_tile<ManyShape<kWaves, kCols>>(operands, rings, ScaleReader(kScalePitch), acc,
                                             [&](u32 stage) { release(smem, stage); });
     u32 sent = 0;  // boxes that a sender writes
@@ -435,15 +437,20 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index = SmallIndex(args);
     const u32 skew = (u32)((u64)args.index % 16);  // up to three ids before, in 16 bytes that hold one of
                                                    // ours
-    if (come_at_once(args) && ptx::thread_index() == 0) {
-        const u32 bytes = (args.rows * 4 + skew + 15) / 16 * 16;
-        ptx::barrier_arrive_expect(smem.ids, bytes);
-        ptx::load_bytes(smem.ring, (const unsigned char*)args.index - skew, bytes, smem.ids);
+    UnitIds unit;
+    if (come_at_once(args)) {
+        if (ptx::thread_index() < args.units) unit = UnitIds(args, ptx::thread_index());
+        if (ptx::thread_index() == 0) {
+            const u32 bytes = (args.rows * 4 + skew + 15) / 16 * 16;
+            ptx::barrier_arrive_expect(smem.ids, bytes);
+            ptx::load_bytes(smem.ring, (const unsigned char*)args.index - skew, bytes, smem.ids);
+        }
     }
     ptx::sync_block();  // barriers are there; before what the roles read of the arguments
     if (come_at_once(args)) {
+        list_units(smem.table, args, unit);
         ptx::barrier_wait(smem.ids, 0);
-        list_units(smem.table, args, smem.ring + skew);
+        end_runs(smem.table, args, smem.ring + skew);
         ptx::sync_block();  // runs are there, and the ring is free
     }
 

@@ -37,7 +37,10 @@ DGJ_KERNEL(512) dgj_kernel(const DGJ_GRID_CONSTANT dgj::GroupedArgs args) {
         for (u32 r = ptx::thread_index(); r < args.rows + kBehind; r += 128 * (kWarpgroups + 1))
             ptx::store_shared_u32(ids + 4 * r, (u32)ptx::load_global_i32(args.index + (r < last ? r : last)));
         ptx::sync_block();
-        list_units(table, args, ids);
+        UnitIds unit;
+        if (ptx::thread_index() < args.units) unit = UnitIds(args, ptx::thread_index());
+        list_units(table, args, unit);
+        end_runs(table, args, ids);
     }
     ptx::sync_block();
     for (u32 page = 0;; page++) {
@@ -214,12 +217,17 @@ def test_a_run_ends_with_the_rows_whatever_stands_behind_the_ids(group, rows):
 UNITS = "return args.form == kFormIds && args.units <= kSegments"
 FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
     "a short unit is looked at as a whole one": (
-        "rows = rest < args.alignment ? rest : args.alignment;",
-        "rows = args.alignment;",
+        "const u32 rows = left < args.alignment ? left : args.alignment;",
+        "const u32 rows = args.alignment;",
         last_unit(0, 7),
         8,
     ),
-    "a unit behind the last one": ("id = unit < args.units ?", "id = true ?", last_unit(1, 8), 8),
+    "a unit behind the last one": (
+        "(unit + 1 == args.units || ids.after != own)",
+        "(ids.after != own)",
+        torch.cat([last_unit(0, 8), last_unit(1, 8)[8:]]),
+        8,
+    ),
     "a run for every lane": (
         "in = lane < ptx::load_shared_u32(table.carry);",
         "in = true;",

@@ -444,11 +444,18 @@ FAULTS = {
         "",
         "",
     ),
-    "ids found where an aligned index would have them": (
+    "ids looked for a row behind where they are": (
         "index within 16 bytes",
         KERNEL,
         "smem.ring + skew",
-        "smem.ring",
+        "smem.ring + skew + 4",
+        "",
+    ),
+    "a unit for threads that have none": (
+        "index within 16 bytes",
+        KERNEL,
+        "if (ptx::thread_index() < args.units) unit = UnitIds",
+        "unit = UnitIds",
         "",
     ),
     "ids for which the ring has no place": (
@@ -465,11 +472,46 @@ FAULTS = {
         "ptx::shuffle(ptx::load_shared_u32(table.carry), 0) != 0",
         "",
     ),
-    "a run's first unit looked for among 32 units only": (
+    "runs counted among 32 units only": (
         "long run",
         TABLE,
-        "lower == 0 ? start : base",
-        "lower == 0 ? base : base",
+        "run.segment(ptx::sum_of_lanes(lane < warp ? count : 0))",
+        "run.segment(0)",
+        "",
+    ),
+    "runs listed before all warps have counted theirs": (
+        "long run",
+        TABLE,
+        "ptx::count_ones(run.mask));\n    ptx::sync_block();\n",
+        "ptx::count_ones(run.mask));\n",
+        "not ordered before",
+    ),
+    "ends looked for before all runs are listed": (
+        "holes",
+        TABLE,
+        "ptx::store_shared_u32(table.carry, all);\n    ptx::sync_block();\n",
+        "ptx::store_shared_u32(table.carry, all);\n",
+        "not ordered before",
+    ),
+    "an end written where lanes still read": (
+        "holes",
+        TABLE,
+        "        ptx::sync_warp();  // every lane has read the last unit\n",
+        "",
+        "not ordered before",
+    ),
+    "a run ends with its first unit": (
+        "long run",
+        TABLE,
+        "if (run.ends) ptx::store_shared_u32(table.end + 4 * segment, unit);",
+        "if (run.starts) ptx::store_shared_u32(table.end + 4 * segment, unit);",
+        "",
+    ),
+    "no run starts with the first unit": (
+        "long run",
+        TABLE,
+        "(unit == 0 || ids.before != own)",
+        "ids.before != own",
         "",
     ),
     "ids read as if they were groups": (
@@ -615,12 +657,26 @@ FAULTS = {
         "args.alignment, live = 0;",
         "outside every buffer",
     ),
-    "ids of a unit compared with that of the lane's own unit": (
+    "every run ends where the first one's ids do": (
         "full units",
         TABLE,
-        "(i32)ptx::shuffle((u32)own, from)",
-        "own",
+        "own = ptx::load_shared_u32(table.group + 4 * s);",
+        "own = ptx::load_shared_u32(table.group);",
         "",
+    ),
+    "runs of many units counted by one warp only": (
+        "many units",
+        TABLE,
+        "started = ptx::sum_of_lanes(lane < warp ? count : 0);",
+        "started = 0;",
+        "",
+    ),
+    "runs of many units listed before all are counted": (
+        "many units",
+        TABLE,
+        "            sync_builders();\n            const u32 count",
+        "            const u32 count",
+        "not ordered before",
     ),
     "the end of a unit looked for in its last four ids alone": (
         "many units",
