@@ -170,8 +170,6 @@ struct GroupWalk {
         if (f.known()) return {f.group, f.row, f.end - f.row, f.tile, f.cut - Found::kKnown};
         if (f.cut == 0) f = look_up();
         if (f.end == f.row) return {};
-        const u32 part = f.part();
-        u32 size = f.parts() == 3 ? 64 : f.parts() == 2 ? 128 : 0;  // rows or columns from part * size on
         const u32 in_segment = f.tile, rows = f.end - f.row;
         const RowTiles kinds(rows);
         // Whole bands of full tiles; then spans of columns that full and wide tiles share, for the rows left.
@@ -203,17 +201,18 @@ struct GroupWalk {
         }
         extent = cols == 0 ? kTileRows : kWideRows;
         if (begin + extent > rows) extent = rows - begin;
-        if (size != 0) {  // rows of a full tile, columns of a wide one and of few rows
-            if (cols == 0 && extent <= kFewRows) {
-                cols = kN - col < kTileCols ? kN - col : kTileCols;
-                size = 64;
-            }
-            const u32 from = part * size, all = cols == 0 ? extent : cols;
+        if (f.parts() != 1) {
+            const u32 size = f.parts() == 3 ? 64 : 128, from = f.part() * size,
+                      all = cols == 0 ? extent : cols;
             const u32 left = from < all ? all - from : 0, take = left < size ? left : size;
-            if (cols == 0) {
+            if (cols == 0 && extent <= kFewRows) {
+                const FewColumns half(col, f.part());
+                col = half.col, cols = half.cols;
+                if (cols == 0) extent = 0;
+            } else if (cols == 0) {  // rows of a full tile
                 begin += from;
                 extent = take;
-            } else {
+            } else {  // columns of a wide one
                 col += from;
                 cols = take;
                 if (take == 0) extent = 0;

@@ -319,6 +319,26 @@ struct Found {
     DGJ_DEVICE bool known() const { return cut >= kKnown; }
 };
 
+// What a block starts with, of so many tiles: a tile, or one of the parts that it is cut into.
+struct FirstItem {
+    u32 parts, tile, part;
+    DGJ_DEVICE explicit FirstItem(u32 tiles) {
+        parts = tiles < ptx::grid_size() ? parts_of(tiles) : 1;
+        tile = tile_of(ptx::block_index(), parts);
+        part = ptx::block_index() - tile * parts;
+    }
+};
+
+// Columns of a tile of few rows from `col` on, of which a part has 64, or those that D has; or none.
+struct FewColumns {
+    u32 col, cols;
+    DGJ_DEVICE FewColumns(u32 first, u32 part) : col(first + part * 64) {
+        const u32 left = kN - first < kTileCols ? kN - first : kTileCols;
+        cols = part * 64 < left ? left - part * 64 : 0;
+        if (cols > 64) cols = 64;
+    }
+};
+
 // A block's first tile where every group with rows has few: each is one row of tiles then, and nothing needs
 // to be added up. GroupWalk finds the same in the table, 1400 cycles after the counts are there instead of
 // 800.
@@ -326,16 +346,12 @@ struct FewTile {
     u32 rank, col, cols = 0;  // of the groups with rows; as in GroupTile
     bool empty = false;       // the third part of two halves
     DGJ_DEVICE explicit FewTile(u32 groups) {
-        const u32 tiles = groups * kColTiles, item = ptx::block_index();
-        const u32 parts = tiles < ptx::grid_size() ? parts_of(tiles) : 1, tile = tile_of(item, parts);
-        rank = tile / kColTiles;
-        col = (tile - rank * kColTiles) * kTileCols;
-        if (parts == 1) return;
-        const u32 from = (item - tile * parts) * 64, all = kN - col < kTileCols ? kN - col : kTileCols;
-        const u32 left = from < all ? all - from : 0;
-        empty = left == 0;
-        cols = left < 64 ? left : 64;
-        col += from;
+        const FirstItem item(groups * kColTiles);
+        rank = item.tile / kColTiles;
+        col = (item.tile - rank * kColTiles) * kTileCols;
+        if (item.parts == 1) return;
+        const FewColumns half(col, item.part);
+        col = half.col, cols = half.cols, empty = half.cols == 0;
     }
 };
 
@@ -426,7 +442,7 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
         const u32 below = ptx::shuffle_up(upto, distance);
         if (lane >= distance) upto += below;
     }
-    const u32 first = upto - tiles, all = ptx::shuffle(upto, 31), item = ptx::block_index();
+    const u32 first = upto - tiles, all = ptx::shuffle(upto, 31);
     if (writes) {
         if (!ids) {  // listed runs are there
             ptx::store_shared_u32(table.row + 4 * lane, start);
@@ -438,13 +454,13 @@ DGJ_DEVICE Found build_small_table(const GroupTable& table, const GroupedArgs& a
         ptx::sync_warp();
     }
     Found found{.cut = 1};
-    const u32 parts = all < ptx::grid_size() ? parts_of(all) : 1, tile = tile_of(item, parts);
-    if (tile < all) {
-        const u32 segment = ptx::count_ones(ptx::ballot(first <= tile)) - 1;
+    const FirstItem item(all);
+    if (item.tile < all) {
+        const u32 segment = ptx::count_ones(ptx::ballot(first <= item.tile)) - 1;
         found.row = ptx::shuffle(start, segment), found.end = ptx::shuffle(end, segment);
         found.group = ptx::shuffle(group, segment);
-        found.tile = tile - ptx::shuffle(first, segment);
-        found.cut = Found::cut_into(parts, item - tile * parts);
+        found.tile = item.tile - ptx::shuffle(first, segment);
+        found.cut = Found::cut_into(item.parts, item.part);
     }
     return found;
 }

@@ -235,6 +235,48 @@ FAULTS = {  # of parts/groups.cuh; what shows them, in units of so many rows
         8,
     ),
     "more units than segments": (UNITS, f"{UNITS} + 1", torch.arange(1026) // 2, 2),
+    "runs counted among 32 units only": (
+        "run.segment(ptx::sum_of_lanes(lane < warp ? count : 0))",
+        "run.segment(0)",
+        torch.arange(40).repeat_interleave(4),
+        2,
+    ),
+    "runs listed before all warps have counted theirs": (
+        "ptx::count_ones(run.mask));\n    ptx::sync_block();\n",
+        "ptx::count_ones(run.mask));\n",
+        torch.arange(40).repeat_interleave(4),
+        2,
+    ),
+    "ends looked for before all runs are listed": (
+        "ptx::store_shared_u32(table.carry, all);\n    ptx::sync_block();\n",
+        "ptx::store_shared_u32(table.carry, all);\n",
+        last_unit(1, 8),
+        8,
+    ),
+    "an end written where lanes still read": (
+        "        ptx::sync_warp();  // every lane has read the last unit\n",
+        "",
+        last_unit(1, 8),
+        8,
+    ),
+    "a run ends with its first unit": (
+        "if (run.ends) ptx::store_shared_u32(table.end + 4 * segment, unit);",
+        "if (run.starts) ptx::store_shared_u32(table.end + 4 * segment, unit);",
+        torch.zeros(24, dtype=torch.int64),
+        8,
+    ),
+    "no run starts with the first unit": (
+        "(unit == 0 || ids.before != own)",
+        "ids.before != own",
+        last_unit(1, 8),
+        8,
+    ),
+    "every run ends where the first one's ids do": (
+        "own = ptx::load_shared_u32(table.group + 4 * s);",
+        "own = ptx::load_shared_u32(table.group);",
+        last_unit(1, 8),
+        8,
+    ),
 }
 
 
@@ -258,7 +300,7 @@ def test_a_planted_fault_is_rejected(name, monkeypatch):
 
     attempt()
     plant(monkeypatch, old, new)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, launch.EmulatorFault)):
         attempt()
 
 
@@ -303,9 +345,9 @@ FEW_FAULTS = {
     "groups without rows are counted": ("end != start && below == tile.rank", "lane == tile.rank"),
     "a group too far": ("below == tile.rank", "below == tile.rank + 1"),
     "a block without a tile takes one": ("if (mine == 0 || tile.empty) return", "if (tile.empty) return"),
-    "the third part of two halves": ("empty = left == 0;", "empty = false;"),
-    "both halves are the first": ("        col += from;\n", ""),
-    "a half is a whole tile": ("cols = left < 64 ? left : 64;", "cols = 0;"),
+    "the third part of two halves": ("empty = half.cols == 0;", "empty = false;"),
+    "both halves are the first": (": col(first + part * 64)", ": col(first)"),
+    "a half is a whole tile": ("cols = half.cols, empty", "cols = 0, empty"),
 }
 
 
