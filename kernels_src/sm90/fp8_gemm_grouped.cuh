@@ -437,9 +437,9 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     if (ptx::warp_index() / 4 == kWarpgroups && few_groups(args)) index = SmallIndex(args);
     const u32 skew = (u32)((u64)args.index % 16);  // up to three ids before, in 16 bytes that hold one of
                                                    // ours
-    UnitIds unit;
+    UnitIds unit_ids;
     if (come_at_once(args)) {
-        if (ptx::thread_index() < args.units) unit = UnitIds(args, ptx::thread_index());
+        if (ptx::thread_index() < args.units) unit_ids = UnitIds(args, ptx::thread_index());
         if (ptx::thread_index() == 0) {
             const u32 bytes = (args.rows * 4 + skew + 15) / 16 * 16;
             ptx::barrier_arrive_expect(smem.ids, bytes);
@@ -448,7 +448,7 @@ DGJ_DEVICE void fp8_gemm_grouped(const TensorMap& map_a, const TensorMap& map_b,
     }
     ptx::sync_block();  // barriers are there; before what the roles read of the arguments
     if (come_at_once(args)) {
-        list_units(smem.table, args, unit);
+        list_units(smem.table, args, unit_ids);
         ptx::barrier_wait(smem.ids, 0);
         end_runs(smem.table, args, smem.ring + skew);
         ptx::sync_block();  // runs are there, and the ring is free

@@ -454,8 +454,8 @@ FAULTS = {
     "a unit for threads that have none": (
         "index within 16 bytes",
         KERNEL,
-        "if (ptx::thread_index() < args.units) unit = UnitIds",
-        "unit = UnitIds",
+        "if (ptx::thread_index() < args.units) unit_ids = UnitIds",
+        "unit_ids = UnitIds",
         "",
     ),
     "ids for which the ring has no place": (
