@@ -142,8 +142,8 @@ FAULTS = {
     ),
     "a run that ends with its last unit": (
         lambda patch: attempt(rows_that_end(), patch=patch), TABLE,
-        "ptx::store_shared_u32(table.end + 4 * segment, row + live);",
-        "ptx::store_shared_u32(table.end + 4 * segment, row + rows);",
+        "ptx::store_shared_u32(table.end + 4 * s, row + live);",
+        "ptx::store_shared_u32(table.end + 4 * s, row + rows);",
     ),
     "runs that are not there taken from a warp's table": (
         lambda patch: with_something_left(IDS, GROUPS_LEFT[0], patch), TABLE,
